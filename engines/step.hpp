@@ -15,6 +15,10 @@ struct StepBudget {
   /// The maximum number of `tokens` in prefill chunks. It bounds how long a long prompt delays the
   /// next tokens of other sequences. At least one token is computed.
   std::int64_t prefill_tokens = std::numeric_limits<std::int64_t>::max();
+  /// The maximum number of units of training: one unit takes a window of tokens through a half of a
+  /// layer, or through the head. A training step ends at the end of a micro-batch or after so many
+  /// units, and the next one goes on from there.
+  std::int64_t units = std::numeric_limits<std::int64_t>::max();
 };
 
 /// Reports what a call of `step` did.
@@ -24,7 +28,11 @@ struct StepReport {
   std::int64_t cached_tokens = 0;   // found in the cache by sequences that started
   std::int64_t preemptions = 0;     // sequences that lost their pages since the last report
   double kv_use = 0.0;              // share of the cache's pages held by sequences, in [0, 1]
-  std::int64_t train_tokens = 0;
+  std::int64_t train_tokens = 0;    // of the micro-batch, if the step ended it
+  std::int64_t train_units = 0;
+  /// True if training computed nothing because other training jobs hold too many of the cache's
+  /// pages. They give them back at the end of their micro-batches.
+  bool waits_for_pages = false;
   /// Zero for engines that compute. The `replay` engines return the virtual time that the step
   /// takes. Their results count as produced once that time has passed.
   Duration virtual_duration{0};

@@ -33,15 +33,14 @@ GeneratedRows::Layout::Layout(const ModelConfig& config, std::int64_t first_laye
                  static_cast<std::int64_t>(sizeof(float))),
       record_bytes((keys_bytes + row_bytes + kLine - 1) / kLine * kLine) {}
 
-GeneratedRows::GeneratedRows(const ModelConfig& config, Activations& activations,
-                             const GeneratedRowsOptions& options, Ops& ops)
+GeneratedRows::GeneratedRows(const ModelConfig& config, std::int64_t first_layer,
+                             const KeepOptions& keep, const GeneratedRowsOptions& options, Ops& ops)
     : ops_(ops),
-      activations_(activations),
-      first_layer_(activations.first_layer()),
-      layout_(config, first_layer_, options.row_bytes),
+      scratch_(config, first_layer, ops.memory(), {keep.recompute, keep.dtype, true}),
+      first_layer_(first_layer),
+      layout_(config, first_layer, options.row_bytes),
       max_records_(std::min<std::int64_t>(options.byte_limit / layout_.record_bytes,
-                                          std::numeric_limits<std::int32_t>::max())),
-      workspace_rows_(options.workspace_rows) {
+                                          std::numeric_limits<std::int32_t>::max())) {
   memory_ = ops.memory().allocate(max_records_ * layout_.record_bytes, BlockUse::kSparse).value();
   pool_ = {memory_.address(), max_records_, layout_.record_bytes};
 }
@@ -51,8 +50,10 @@ std::int64_t GeneratedRows::bytes_for(std::int64_t rows, const ModelConfig& conf
   return rows * Layout(config, first_layer, row_bytes).record_bytes;
 }
 
-bool GeneratedRows::has_room(std::int64_t rows, std::int64_t kept) const noexcept {
-  return rows <= workspace_rows_ && num_used_ + kept <= max_records_;
+bool GeneratedRows::has_room(std::int64_t count) const noexcept {
+  const bool reusable = !dropped_ || reading_.expired();
+  const std::int64_t used = dropped_ ? 0 : num_used_;
+  return reusable && used + count <= max_records_;
 }
 
 std::int32_t GeneratedRows::new_record() {
@@ -63,11 +64,12 @@ std::int32_t GeneratedRows::new_record() {
 }
 
 // Uploads the records of the rows of a pass.
-void GeneratedRows::prepare(std::span<const std::int32_t> records) {
+IndexList GeneratedRows::prepare(std::span<const std::int32_t> records,
+                                 std::unique_ptr<PreparedPass>& pass) {
   PassContents contents;
   const PassRange range = contents.add_indices(records);
-  pass_ = ops_.prepare_pass(std::move(contents), std::move(pass_)).value();
-  rows_ = pass_->indices(range);
+  pass = ops_.prepare_pass(std::move(contents), std::move(pass)).value();
+  return pass->indices(range);
 }
 
 // Return the keys, and the values, of a layer in all records.
@@ -82,6 +84,10 @@ Matrix GeneratedRows::values_of(std::int64_t layer) const {
 }
 
 ForwardOptions GeneratedRows::begin_pass(std::span<const std::optional<DigestKey>> rows) {
+  if (std::exchange(dropped_, false)) {
+    TIDEMILL_CHECK(reading_.expired()) << "`has_room` was false";
+    num_used_ = 0;
+  }
   std::vector<std::int32_t> records(rows.size(), -1);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (rows[i].has_value()) {
@@ -91,9 +97,10 @@ ForwardOptions GeneratedRows::begin_pass(std::span<const std::optional<DigestKey
       }
     }
   }
-  prepare(records);
+  rows_ = prepare(records, pass_);
+  saved_bytes_ = layout_.keys_bytes;
   ForwardOptions options;
-  options.activations = &activations_;
+  options.activations = &scratch_;
   options.keeps_inference = true;
   options.key_observer = [this](std::int64_t layer, ConstMatrix key, ConstMatrix value) {
     if (layer >= first_layer_) {
@@ -101,13 +108,17 @@ ForwardOptions GeneratedRows::begin_pass(std::span<const std::optional<DigestKey
       ops_.copy_rows(value, {}, values_of(layer), rows_);
     }
   };
+  options.observer = [this](std::int64_t num_layers, ConstMatrix /*hidden*/) {
+    if (num_layers > first_layer_) {
+      saved_bytes_ += scratch_.save_layer(num_layers - 1, pool_, saved_bytes_, rows_, ops_);
+    }
+  };
   return options;
 }
 
 void GeneratedRows::end_pass() {
-  TIDEMILL_CHECK(layout_.keys_bytes + activations_.row_bytes() <= layout_.record_bytes)
-      << activations_.row_bytes();
-  activations_.save_rows(pool_, layout_.keys_bytes, rows_, ops_);
+  saved_bytes_ += scratch_.save_final(pool_, saved_bytes_, rows_, ops_);
+  TIDEMILL_CHECK(saved_bytes_ <= layout_.record_bytes) << saved_bytes_;
 }
 
 bool GeneratedRows::find(std::span<const DigestKey> rows) {
@@ -122,20 +133,25 @@ bool GeneratedRows::find(std::span<const DigestKey> rows) {
   return true;
 }
 
-KeySource GeneratedRows::load(std::int64_t num_training_rows) {
-  prepare(found_);
-  activations_.load_rows(pool_, layout_.keys_bytes,
-                         rows_.slice(rows_.size - num_training_rows, num_training_rows), ops_);
-  return [this](std::int64_t layer, Matrix key, Matrix value) {
-    ops_.copy_rows(keys_of(layer), rows_, key, {});
-    ops_.copy_rows(values_of(layer), rows_, value, {});
+KeySource GeneratedRows::load(std::int64_t num_training_rows, Activations& activations) {
+  auto reading = std::make_shared<Reading>();
+  reading->rows = prepare(found_, reading->pass);
+  reading_ = reading;
+  const IndexList rows = reading->rows;
+  activations.load_rows(pool_, layout_.keys_bytes,
+                        rows.slice(rows.size - num_training_rows, num_training_rows), ops_);
+  return [this, reading = std::move(reading)](std::int64_t layer, std::int64_t first_row,
+                                              Matrix key, Matrix value) {
+    const IndexList records = reading->rows.slice(first_row, key.rows);
+    ops_.copy_rows(keys_of(layer), records, key, {});
+    ops_.copy_rows(values_of(layer), records, value, {});
   };
 }
 
 void GeneratedRows::clear() {
   records_.clear();
   found_.clear();
-  num_used_ = 0;
+  dropped_ = true;
 }
 
 }  // namespace tidemill::engines

@@ -50,9 +50,8 @@ private:
 
 /// How rows are kept.
 struct GeneratedRowsOptions {
-  std::int64_t row_bytes = 0;       // of activations; see `Activations::bytes_per_row`
-  std::int64_t workspace_rows = 0;  // the maximum number of rows of a pass that keeps rows
-  std::int64_t byte_limit = 0;      // of all kept rows
+  std::int64_t row_bytes = 0;   // of activations; see `Activations::bytes_per_row`
+  std::int64_t byte_limit = 0;  // of all kept rows
 };
 
 /// The kept rows, of one set of weights at a time.
@@ -60,13 +59,14 @@ struct GeneratedRowsOptions {
 /// Threads: one call at a time over the runtime and its views.
 class GeneratedRows {
 public:
-  /// Forward passes of generation and of training leave their activations in `activations`, which
-  /// must outlive this object, as must `ops`. Requires `Recompute::kNone`.
-  GeneratedRows(const ModelConfig& config, Activations& activations,
+  /// Forward passes of generation leave their activations in memory of this object, which keeps
+  /// those of `keep` from layer `first_layer` on, before they are copied to records. `ops` must
+  /// outlive it. Requires `Recompute::kNone`.
+  GeneratedRows(const ModelConfig& config, std::int64_t first_layer, const KeepOptions& keep,
                 const GeneratedRowsOptions& options, Ops& ops);
 
-  /// Returns whether a pass over `rows` rows can keep `kept` of them.
-  [[nodiscard]] bool has_room(std::int64_t rows, std::int64_t kept) const noexcept;
+  /// Returns whether a pass can keep `count` rows.
+  [[nodiscard]] bool has_room(std::int64_t count) const noexcept;
   /// Allocates records for the rows of a pass, given their keys. Returns the options with which the
   /// pass must run to fill them. Rows without a key, and rows that are already kept, are skipped.
   /// Requires `has_room`. Call `end_pass` after the pass.
@@ -77,11 +77,12 @@ public:
   /// Looks up the rows of a batch. Returns true if all of them are kept.
   [[nodiscard]] bool find(std::span<const DigestKey> rows);
   /// Loads the activations of the last `num_training_rows` rows that `find` found. Returns the
-  /// source of keys and values of all rows found. The source is valid until the next call.
-  /// Requires that the last call was a successful `find`.
-  [[nodiscard]] KeySource load(std::int64_t num_training_rows);
+  /// source of keys and values of all rows found. Until the source is destroyed, its records keep
+  /// their content, even if `clear` is called. Requires that the last call was a successful `find`.
+  [[nodiscard]] KeySource load(std::int64_t num_training_rows, Activations& activations);
 
-  /// Drops all rows. Their memory is kept for later rows.
+  /// Drops all rows. Their memory is kept for later rows, which find room once no source reads the
+  /// dropped ones.
   void clear();
 
   /// Returns the memory that records have taken until now. Units: bytes.
@@ -107,25 +108,34 @@ private:
     std::int64_t record_bytes;
   };
 
+  // The records that a source reads. While one exists, no record is given to another row.
+  struct Reading {
+    std::unique_ptr<PreparedPass> pass;
+    IndexList rows;
+  };
+
   [[nodiscard]] std::int32_t new_record();
-  void prepare(std::span<const std::int32_t> records);
+  [[nodiscard]] IndexList prepare(std::span<const std::int32_t> records,
+                                  std::unique_ptr<PreparedPass>& pass);
   [[nodiscard]] Matrix keys_of(std::int64_t layer) const;
   [[nodiscard]] Matrix values_of(std::int64_t layer) const;
 
   Ops& ops_;
-  Activations& activations_;
+  Activations scratch_;       // of one pass of generation
   std::int64_t first_layer_;  // the lowest kept layer
   Layout layout_;
   std::int64_t max_records_;
-  std::int64_t workspace_rows_;
   std::int64_t num_used_ = 0;
   std::int64_t most_used_ = 0;  // the largest value of `num_used_`
   DeviceBlock memory_;
   RecordPool pool_;
   std::unordered_map<DigestKey, std::int32_t, Hash> records_;
-  std::vector<std::int32_t> found_;     // the records of the last lookup
+  std::vector<std::int32_t> found_;  // the records of the last lookup
+  bool dropped_ = false;             // no record is in use but those that a source reads
+  std::weak_ptr<const Reading> reading_;
   std::unique_ptr<PreparedPass> pass_;  // the records of the rows of a pass; -1: not kept
   IndexList rows_;                      // in `pass_`
+  std::int64_t saved_bytes_ = 0;        // of each record of the pass, until now
 };
 
 }  // namespace tidemill::engines

@@ -198,11 +198,9 @@ std::int64_t kv_bytes(const ModelConfig& config, const RuntimeOptions& options,
              : options.kv_bytes;
 }
 
-// The rows whose activations one pass keeps, at most.
-std::int64_t kept_rows(const RuntimeOptions& options, const MemoryLoad& load) {
-  // Generation keeps its rows in the same buffers before they are copied from there.
-  const std::int64_t generated = keeps_generated_rows(options) ? load.rollout_tokens : 0;
-  return std::max({load.train_tokens, std::min(load.score_tokens, StepBudget{}.tokens), generated});
+// The rows of one training pass, at most.
+std::int64_t pass_rows(const MemoryLoad& load) {
+  return std::max(load.train_tokens, std::min(load.score_tokens, StepBudget{}.tokens));
 }
 
 // Adds the weights, gradients and optimizer state of a model whose parameters are all trained.
@@ -286,23 +284,52 @@ std::int64_t shared_prompt_bytes(const ModelConfig& config, const MemoryLoad& lo
   return (load.shared_tokens + config.num_layers * load.prompt_tokens) * row;
 }
 
-// Returns the memory that training takes for its rows, and sets `rows` to the maximum at one time.
+// The rows of training: of one pass, of its longest sequence, of those that go through a layer
+// together, and of those that go through the head together.
+struct TrainingRows {
+  std::int64_t pass = 0;
+  std::int64_t longest = 0;
+  std::int64_t group = 0;
+  std::int64_t chunk = 0;
+};
+
+TrainingRows training_rows(const ModelConfig& config, const RuntimeOptions& options,
+                           const MemoryLoad& load) {
+  TrainingRows rows;
+  rows.pass = std::min(pass_rows(load), options.activation_bytes / kept_row_bytes(config, options));
+  // One sequence may fill the micro-batch.
+  rows.longest = load.sequence_tokens > 0 ? std::min(rows.pass, load.sequence_tokens) : rows.pass;
+  rows.group = group_rows(rows.pass, rows.longest, {options.window_tokens});
+  rows.chunk = std::min(rows.pass, RuntimeContext::chunk_rows(config, options.window_tokens));
+  return rows;
+}
+
+// Returns the memory that training takes for its rows.
 std::int64_t training_bytes(const ModelConfig& config, const RuntimeOptions& options,
-                            const MemoryLoad& load, std::int64_t& rows) {
+                            const MemoryLoad& load, const TrainingRows& rows) {
   const WorkspaceRowBytes workspace =
       Transformer::workspace_bytes_per_row(config, WeightUse::kForwardAndBackward);
-  const std::int64_t per_row = kept_row_bytes(config, options);
-  const std::int64_t max_rows = options.activation_bytes / per_row;
-  const std::int64_t trained = std::min(load.train_tokens, max_rows);
-  rows = std::min(kept_rows(options, load), max_rows);
-  // One sequence may fill the micro-batch.
-  const std::int64_t longest =
-      load.sequence_tokens > 0 ? std::min(trained, load.sequence_tokens) : trained;
-  const std::int64_t group = group_rows(trained, longest, {options.window_tokens});
-  return rows * per_row + group * workspace.group +
-         (options.window_tokens > 0 ? std::max(group, longest) : trained) * workspace.sequence +
-         Transformer::head_bytes(config, trained, RuntimeContext::logit_rows(config)) +
+  return rows.pass * (kept_row_bytes(config, options) + workspace.batch) +
+         rows.group * workspace.group + std::max(rows.group, rows.longest) * workspace.sequence +
+         Transformer::head_bytes(config, rows.pass, rows.group, rows.chunk) +
          shared_prompt_bytes(config, load);
+}
+
+// Returns the memory that generation takes for the rows of an iteration.
+std::int64_t generation_bytes(const ModelConfig& config, const RuntimeOptions& options,
+                              const MemoryLoad& load) {
+  std::int64_t per_row = Transformer::workspace_bytes_per_row(config, WeightUse::kForward).batch;
+  if (keeps_generated_rows(options)) {
+    // The activations of one layer, before they are copied to where they are kept.
+    per_row += Activations::bytes_per_row(
+        config, config.num_layers - 1, KeepOptions::for_compute(options.compute, options.recompute),
+        spec_of(config, options));
+  }
+  // It samples from logits of its own.
+  const std::int64_t sampled =
+      std::min({load.sampled_tokens, load.rollout_tokens, RuntimeContext::logit_rows(config)});
+  return load.rollout_tokens * per_row +
+         sampled * (config.vocab_size + config.hidden_size) * kFloat;
 }
 
 }  // namespace
@@ -312,7 +339,7 @@ void set_budgets(const ModelConfig& model, const MemoryLoad& load, RuntimeOption
     options.kv_bytes = kv_bytes_for(model, options, load.kv_tokens);
   }
   options.activation_bytes =
-      std::max<std::int64_t>(kept_rows(options, load), 1) * kept_row_bytes(model, options);
+      std::max<std::int64_t>(pass_rows(load), 1) * kept_row_bytes(model, options);
 }
 
 std::int64_t kv_bytes_for(const ModelConfig& model, const RuntimeOptions& options,
@@ -345,7 +372,7 @@ MemoryEstimate estimate_memory(const ModelFiles& model, const RuntimeOptions& op
     add_frozen_base(model, options, load, estimate);
   }
   estimate.weights_bytes += options.adapter_bytes;
-  std::int64_t rows = 0;
+  const TrainingRows rows = trains ? training_rows(config, options, load) : TrainingRows();
   if (trains) {
     estimate.activation_bytes = training_bytes(config, options, load, rows);
   }
@@ -353,17 +380,12 @@ MemoryEstimate estimate_memory(const ModelFiles& model, const RuntimeOptions& op
     estimate.generated_bytes =
         std::min(options.generated_bytes, generated_bytes(config, options, load.kept_tokens));
   }
-  rows = std::max(rows, load.rollout_tokens);
-  const WorkspaceRowBytes workspace = Transformer::workspace_bytes_per_row(
-      config, trains ? WeightUse::kForwardAndBackward : WeightUse::kForward);
+  estimate.activation_bytes += generation_bytes(config, options, load);
+  // The rows of one operation.
+  const std::int64_t largest = std::max({rows.group, rows.chunk, load.rollout_tokens});
   estimate.activation_bytes +=
-      product_bytes(config, options, rows) +
-      rows * (workspace.batch +
-              (options.adapter.has_value() ? scaled_row_bytes(*options.adapter) : 0));
-  // Generation samples from logits of its own.
-  estimate.activation_bytes +=
-      std::min({load.sampled_tokens, load.rollout_tokens, RuntimeContext::logit_rows(config)}) *
-      (config.vocab_size + config.hidden_size) * kFloat;
+      product_bytes(config, options, largest) +
+      (options.adapter.has_value() ? largest * scaled_row_bytes(*options.adapter) : 0);
   return estimate;
 }
 

@@ -124,15 +124,29 @@ void MicroBatch::make_batch(const Adapter* adapter) {
   }
 }
 
-ConstMatrix MicroBatch::training_rows(ConstMatrix hidden) const {
-  const std::int64_t count = batch_.num_training_rows();
-  return hidden.slice_rows(hidden.rows - count, count);
+// Returns the number of rows that go through a layer together, forward as backward.
+std::int64_t MicroBatch::window_rows(std::int64_t window_tokens) const {
+  std::int64_t longest = 0;
+  for (const Segment& segment : batch_.segments) {
+    longest = std::max(longest, segment.num_tokens);
+  }
+  return group_rows(batch_.num_rows(), longest, {window_tokens});
 }
 
-ConstMatrix MicroBatch::forward(const LaidOutWeights& weights, Activations& activations) {
+std::unique_ptr<Units> MicroBatch::start_forward(Transformer& transformer,
+                                                 const LaidOutWeights& weights,
+                                                 Activations& activations,
+                                                 std::int64_t window_tokens) {
   make_batch(weights.adapter.get());
-  return training_rows(
-      context_.transformer->forward(*weights.base, batch_, *context_.cache, {&activations}));
+  ForwardOptions options{.activations = &activations};
+  options.window_tokens = window_rows(window_tokens);
+  return transformer.start_forward(*weights.base, batch_, *context_.cache, options);
+}
+
+ConstMatrix MicroBatch::hidden(const Transformer& transformer) const {
+  const ConstMatrix all = transformer.hidden();
+  const std::int64_t count = batch_.num_training_rows();
+  return all.slice_rows(all.rows - count, count);
 }
 
 // Returns the keys of the rows of the batch.
@@ -158,15 +172,17 @@ std::vector<DigestKey> MicroBatch::row_keys(const LaidOutWeights& weights) const
   return keys;
 }
 
-std::optional<ConstMatrix> MicroBatch::recall(const LaidOutWeights& weights,
-                                              Activations& activations, GeneratedRows& generated) {
+std::unique_ptr<Units> MicroBatch::start_recall(Transformer& transformer,
+                                                const LaidOutWeights& weights,
+                                                Activations& activations, GeneratedRows& generated,
+                                                std::int64_t window_tokens) {
   if (!generated.find(row_keys(weights))) {
-    return std::nullopt;
+    return nullptr;
   }
   make_batch(weights.adapter.get());
-  const KeySource keys = generated.load(batch_.num_training_rows());
-  return training_rows(
-      context_.transformer->recall(*weights.base, batch_, *context_.cache, activations, keys));
+  KeySource keys = generated.load(batch_.num_training_rows(), activations);
+  return transformer.start_recall(*weights.base, batch_, *context_.cache, activations,
+                                  std::move(keys), window_rows(window_tokens));
 }
 
 std::vector<std::vector<float>> MicroBatch::to_columns(std::span<const float> rows) const {

@@ -47,14 +47,21 @@ public:
                                      const SharedPrompt& prompt) const noexcept;
   [[nodiscard]] std::span<const TrainSequence* const> sequences() const { return sequences_; }
 
-  /// Runs the decoder. Returns the hidden states of the training rows, valid until the next forward
-  /// pass in the context. Requires `rows()` > 0.
-  [[nodiscard]] ConstMatrix forward(const LaidOutWeights& weights, Activations& activations);
-  /// Returns the same hidden states from rows that generation kept, without running the decoder.
-  /// Returns nothing unless `generated` has all rows.
-  [[nodiscard]] std::optional<ConstMatrix> recall(const LaidOutWeights& weights,
-                                                  Activations& activations,
-                                                  GeneratedRows& generated);
+  /// Starts the pass of `transformer` through the decoder, with at most `window_tokens` rows in a
+  /// layer together. `hidden` returns its result. Requires `rows()` > 0.
+  [[nodiscard]] std::unique_ptr<Units> start_forward(Transformer& transformer,
+                                                     const LaidOutWeights& weights,
+                                                     Activations& activations,
+                                                     std::int64_t window_tokens);
+  /// Starts to restore the same state from rows that generation kept, without running the decoder.
+  /// Returns null unless `generated` has all rows.
+  [[nodiscard]] std::unique_ptr<Units> start_recall(Transformer& transformer,
+                                                    const LaidOutWeights& weights,
+                                                    Activations& activations,
+                                                    GeneratedRows& generated,
+                                                    std::int64_t window_tokens);
+  /// Returns the hidden states of the training rows, valid until the next pass of `transformer`.
+  [[nodiscard]] ConstMatrix hidden(const Transformer& transformer) const;
 
   [[nodiscard]] const Batch& batch() const noexcept { return batch_; }
   /// Returns the target of each training row, or -1 for rows without one.
@@ -93,7 +100,7 @@ private:
   void train_prompt();
   void make_batch(const Adapter* adapter);
   [[nodiscard]] std::vector<DigestKey> row_keys(const LaidOutWeights& weights) const;
-  [[nodiscard]] ConstMatrix training_rows(ConstMatrix hidden) const;
+  [[nodiscard]] std::int64_t window_rows(std::int64_t window_tokens) const;
 
   RuntimeContext& context_;
   std::vector<const TrainSequence*> sequences_;

@@ -271,7 +271,7 @@ std::vector<RolloutView::Finished> RolloutView::compute(const std::vector<Rollou
   }
   ConstMatrix hidden;
   if (!batch.segments.empty()) {
-    const bool keeps = keeps_rows(chunks, batch.num_rows());
+    const bool keeps = keeps_rows(chunks);
     hidden = context_.transformer->forward(
         *weights_.base, batch, *context_.cache,
         keeps ? generated_->begin_pass(row_keys(chunks)) : ForwardOptions());
@@ -293,7 +293,7 @@ std::vector<RolloutView::Finished> RolloutView::compute(const std::vector<Rollou
 }
 
 // Returns whether the rows of a pass are kept for training. The policy must compute all of them.
-bool RolloutView::keeps_rows(const std::vector<RolloutChunk>& chunks, std::int64_t num_rows) const {
+bool RolloutView::keeps_rows(const std::vector<RolloutChunk>& chunks) const {
   if (generated_ == nullptr) {
     return false;
   }
@@ -304,7 +304,7 @@ bool RolloutView::keeps_rows(const std::vector<RolloutChunk>& chunks, std::int64
     }
     kept += chunk.sequence->request.keep_rows ? chunk.num_tokens : 0;
   }
-  return kept > 0 && generated_->has_room(num_rows, kept);
+  return kept > 0 && generated_->has_room(kept);
 }
 
 // Returns the keys of the rows of `chunks`, and no keys for requests without `keep_rows`.

@@ -59,8 +59,7 @@ private:
   void end_overdue();
   [[nodiscard]] static std::int64_t num_hidden(const RolloutChunk& chunk);
   std::vector<Finished> compute(const std::vector<RolloutChunk>& chunks, StepReport& report);
-  [[nodiscard]] bool keeps_rows(const std::vector<RolloutChunk>& chunks,
-                                std::int64_t num_rows) const;
+  [[nodiscard]] bool keeps_rows(const std::vector<RolloutChunk>& chunks) const;
   [[nodiscard]] static std::vector<std::optional<DigestKey>> row_keys(
       const std::vector<RolloutChunk>& chunks);
   void advance(const std::vector<RolloutChunk>& chunks, ConstMatrix hidden);

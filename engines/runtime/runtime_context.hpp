@@ -2,6 +2,7 @@
 // What both views of a runtime compute with: threads, operations, model code and cache.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -35,6 +36,13 @@ struct RuntimeContext {
   /// Returns the number of rows of logits computed at a time: as many as fit 64 MiB, clamped to
   /// [16, 2048]. It changes no bit of any result.
   [[nodiscard]] static std::int64_t logit_rows(const ModelConfig& config) noexcept;
+
+  /// Returns the number of rows of logits that training computes at a time if at most
+  /// `window_tokens` rows go through a layer together (0: no limit).
+  [[nodiscard]] static std::int64_t chunk_rows(const ModelConfig& config,
+                                               std::int64_t window_tokens) noexcept {
+    return window_tokens > 0 ? std::min(logit_rows(config), window_tokens) : logit_rows(config);
+  }
 
   ModelConfig config;
   std::unique_ptr<Workers> workers;

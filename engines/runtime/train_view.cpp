@@ -13,21 +13,6 @@
 namespace tidemill::engines {
 namespace {
 
-bool all_finite(std::span<const float> values) {
-  return std::ranges::all_of(values, [](float x) { return std::isfinite(x); });
-}
-
-// Fails, naming the sequence, if a column is not finite.
-Status check_finite(std::span<const TrainSequence* const> sequences,
-                    const std::vector<std::vector<float>>& columns, const char* what) {
-  for (std::size_t i = 0; i < columns.size(); ++i) {
-    if (!all_finite(columns[i])) {
-      return {Errc::kInternal, std::string(what) + " not finite" + sample_text(sequences[i]->id)};
-    }
-  }
-  return {};
-}
-
 Status check_temperature(float temperature) {
   if (!std::isfinite(temperature) || temperature < kMinTemperature) {
     return invalid_argument("temperature: " + std::to_string(temperature) +
@@ -76,6 +61,7 @@ TrainView::TrainView(RuntimeContext& context, WeightCache& weight_cache,
       gradients_(weight_cache.spec().empty()
                      ? Gradients::for_model(context.config, *context.ops)
                      : Gradients::for_adapter(context.config, weight_cache.spec(), *context.ops)),
+      transformer_(context.config, *context.ops),
       activations_(context.config, gradients_.first_layer(), context.ops->memory(),
                    KeepOptions::for_compute(options.compute, options.recompute)),
       row_bytes_(Activations::bytes_per_row(
@@ -87,11 +73,11 @@ TrainView::TrainView(RuntimeContext& context, WeightCache& weight_cache,
       dhidden_(context.ops->memory()),
       working_(std::move(weights)) {
   if (keeps_generated_rows(options)) {
-    generated_.emplace(context.config, activations_,
-                       GeneratedRowsOptions{.row_bytes = row_bytes_,
-                                            .workspace_rows = activation_rows_,
-                                            .byte_limit = options.generated_bytes},
-                       *context.ops);
+    generated_.emplace(
+        context.config, gradients_.first_layer(),
+        KeepOptions::for_compute(options.compute, options.recompute),
+        GeneratedRowsOptions{.row_bytes = row_bytes_, .byte_limit = options.generated_bytes},
+        *context.ops);
   }
   const Status loaded = parameters_.load(initial);
   TIDEMILL_CHECK(loaded.ok()) << loaded.to_string();  // the same tensors have been laid out
@@ -105,7 +91,7 @@ Status TrainView::begin_batch(TokenLoss* loss, float temperature) {
   end_batch();
   OpenBatch batch;
   batch.loss = loss;
-  batch.head = {temperature, RuntimeContext::logit_rows(context_.config)};
+  batch.head = head_options(temperature);
   batch_ = std::move(batch);
   return {};
 }
@@ -150,7 +136,8 @@ Status TrainView::add(TrainSequence sequence) {
   if (batch_->entries.contains(id)) {
     return invalid_argument("sequence added twice" + sample_text(id));
   }
-  if (batch_->stepped.has_value() && id < batch_->entries.rbegin()->first) {
+  const bool started = batch_->stepped.has_value() || batch_->pass != nullptr;
+  if (started && id < batch_->entries.rbegin()->first) {
     return invalid_argument("a sequence with a greater id was added before the last step" +
                             sample_text(id));
   }
@@ -192,33 +179,57 @@ bool TrainView::fits(const MicroBatch& micro, const TrainSequence& sequence,
          micro.rows() + rows <= std::min(max_rows, activation_rows_);
 }
 
+HeadOptions TrainView::head_options(float temperature) const noexcept {
+  return {temperature, RuntimeContext::chunk_rows(context_.config, window_tokens_)};
+}
+
+PassResources TrainView::pass_resources(const HeadOptions& head) {
+  return {transformer_, activations_, gradients_, carried_, dhidden_, head, window_tokens_};
+}
+
+// Starts the pass of as many sequences as fit. Returns false if not even one fits now, because
+// other jobs hold pages of the cache.
+bool TrainView::start_pass(std::int64_t max_rows) {
+  find_prompts();
+  auto pass = std::make_unique<TrainingPass>(context_, pass_resources(batch_->head), working_,
+                                             batch_->loss);
+  MicroBatch& micro = pass->micro();
+  // The first sequence of a batch is always computed, so that metrics can compare the
+  // log-probabilities of rollout and training.
+  const bool alone = generated_.has_value() && !batch_->checked;
+  for (auto it = next_entry(); it != batch_->entries.end(); ++it) {
+    const Entry& entry = it->second;
+    if (!fits(micro, entry.sequence, *entry.prompt, max_rows) ||
+        !micro.add(entry.sequence, *entry.prompt) || (alone && micro.rows() > 0)) {
+      break;
+    }
+  }
+  if (micro.empty()) {
+    return false;
+  }
+  const bool may_recall = generated_.has_value() && published_ && batch_->checked;
+  if (pass->start(may_recall ? &*generated_ : nullptr)) {
+    batch_->num_recalled += micro.rows();
+    for (const TrainSequence* sequence : micro.sequences()) {
+      batch_->entries.at(sequence->id).recalled = true;
+    }
+  }
+  batch_->checked = batch_->checked || micro.rows() > 0;
+  batch_->pass = std::move(pass);
+  return true;
+}
+
 Result<StepReport> TrainView::step(const StepBudget& budget) {
   StepReport report;
   if (!has_work()) {
     return report;
   }
-  find_prompts();
-  Status status;
-  {
-    MicroBatch micro(context_);
-    const bool alone = generated_.has_value() && !batch_->checked;
-    for (auto it = next_entry(); it != batch_->entries.end(); ++it) {
-      const Entry& entry = it->second;
-      if (!fits(micro, entry.sequence, *entry.prompt, budget.tokens) ||
-          !micro.add(entry.sequence, *entry.prompt) || (alone && micro.rows() > 0)) {
-        break;
-      }
-    }
-    // Generation has freed its pages, and `add` has checked that the sequence fits the whole cache.
-    TIDEMILL_CHECK(!micro.empty());
-    report.train_tokens = micro.rows();
-    status = run(micro);
-    // Nothing that operations borrow may change before they have run.
-    const Status waited = context_.ops->synchronize();
-    status = status.ok() ? waited : status;
-    batch_->stepped = micro.sequences().back()->id;
+  if (batch_->pass == nullptr && !start_pass(budget.tokens)) {
+    report.more = true;
+    report.waits_for_pages = true;
+    return report;
   }
-  if (!status.ok()) {
+  if (Status status = run_units(budget.units, report); !status.ok()) {
     end_batch();
     return status;
   }
@@ -226,74 +237,29 @@ Result<StepReport> TrainView::step(const StepBudget& budget) {
   return report;
 }
 
-// Returns the hidden states of a micro-batch, from kept rows if generation kept all of them. The
-// first sequence of a batch is always computed, so that metrics can compare the log-probabilities
-// of rollout and training.
-ConstMatrix TrainView::forward(MicroBatch& micro) {
-  if (generated_.has_value() && published_ && batch_->checked) {
-    if (const auto hidden = micro.recall(working_, activations_, *generated_)) {
-      batch_->num_recalled += micro.rows();
-      for (const TrainSequence* sequence : micro.sequences()) {
-        batch_->entries.at(sequence->id).recalled = true;
-      }
-      return *hidden;
-    }
+Status TrainView::run_units(std::int64_t max_units, StepReport& report) {
+  TrainingPass& pass = *batch_->pass;
+  for (; !pass.done() && report.train_units < max_units; ++report.train_units) {
+    TIDEMILL_RETURN_IF_ERROR(pass.run_unit(batch_->sums));
   }
-  batch_->checked = true;
-  return micro.forward(working_, activations_);
-}
-
-Status TrainView::run(MicroBatch& micro) {
-  std::vector<float> logprobs(micro.targets().size());
-  std::vector<float> entropies(batch_->loss != nullptr ? logprobs.size() : 0);
-  ConstMatrix hidden;
-  if (micro.rows() > 0) {
-    hidden = forward(micro);
-    context_.transformer->token_logprobs(*working_.base, working_.adapter.get(), hidden,
-                                         micro.targets(), batch_->head, logprobs, entropies);
-  }
-  const auto columns = micro.to_columns(logprobs);
-  TIDEMILL_RETURN_IF_ERROR(check_finite(micro.sequences(), columns, "log-probability"));
-  if (batch_->loss != nullptr) {
-    TIDEMILL_RETURN_IF_ERROR(run_loss(micro, hidden, columns, entropies));
-  }
-  for (std::size_t i = 0; i < columns.size(); ++i) {
-    batch_->entries.at(micro.sequences()[i]->id).logprobs = columns[i];
-  }
-  return {};
-}
-
-Status TrainView::run_loss(MicroBatch& micro, ConstMatrix hidden,
-                           const std::vector<std::vector<float>>& logprobs,
-                           std::span<const float> entropies) {
-  const auto entropy_columns = micro.to_columns(entropies);
-  std::vector<std::vector<float>> dlogprobs;
-  std::vector<std::vector<float>> dentropies;
-  for (const auto& column : logprobs) {
-    dlogprobs.emplace_back(column.size());
-    dentropies.emplace_back(column.size());
-  }
-  std::vector<LossRow> rows;
-  for (std::size_t i = 0; i < logprobs.size(); ++i) {
-    rows.push_back(
-        {micro.sequences()[i], logprobs[i], entropy_columns[i], dlogprobs[i], dentropies[i]});
-  }
-  TIDEMILL_RETURN_IF_ERROR(batch_->loss->evaluate(rows, batch_->sums));
-  TIDEMILL_RETURN_IF_ERROR(check_finite(micro.sequences(), dlogprobs, "gradient of the loss"));
-  TIDEMILL_RETURN_IF_ERROR(check_finite(micro.sequences(), dentropies, "gradient of the loss"));
-  if (micro.rows() == 0) {
+  if (!pass.done()) {
     return {};
   }
-  // Always passes entropy gradients, even if zero: a decision per micro-batch could change bits.
-  const std::vector<float> row_dlogprobs = micro.to_rows(dlogprobs);
-  const std::vector<float> row_dentropies = micro.to_rows(dentropies);
-  const Matrix dhidden = dhidden_.reshape(hidden.rows, hidden.cols);
-  context_.transformer->token_logprobs_backward(
-      *working_.base, working_.adapter.get(), hidden, micro.targets(), batch_->head,
-      {row_dlogprobs, row_dentropies, true}, dhidden, gradients_);
-  context_.transformer->backward(*working_.base, micro.batch(), *context_.cache, activations_,
-                                 dhidden, gradients_, {window_tokens_, &carried_});
+  report.train_tokens = pass.micro().rows();
+  TIDEMILL_RETURN_IF_ERROR(context_.ops->synchronize());
+  end_pass();
   return {};
+}
+
+// Takes over the results of a pass that is done.
+void TrainView::end_pass() {
+  const TrainingPass& pass = *batch_->pass;
+  const auto sequences = batch_->pass->micro().sequences();
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    batch_->entries.at(sequences[i]->id).logprobs = pass.logprobs()[i];
+  }
+  batch_->stepped = sequences.back()->id;
+  batch_->pass.reset();
 }
 
 Result<std::vector<float>> TrainView::logprobs(SampleId id) const {
@@ -314,25 +280,13 @@ bool TrainView::recalled(SampleId id) const {
   return found != batch_->entries.end() && found->second.recalled;
 }
 
-Status TrainView::score_micro(MicroBatch& micro, const LaidOutWeights& weights,
-                              const HeadOptions& head, std::vector<std::vector<float>>& columns) {
-  std::vector<float> logprobs(micro.targets().size());
-  if (micro.rows() > 0) {
-    const ConstMatrix hidden = micro.forward(weights, activations_);
-    context_.transformer->token_logprobs(*weights.base, weights.adapter.get(), hidden,
-                                         micro.targets(), head, logprobs, {});
-  }
-  auto added = micro.to_columns(logprobs);
-  TIDEMILL_RETURN_IF_ERROR(check_finite(micro.sequences(), added, "log-probability"));
-  columns.insert(columns.end(), std::make_move_iterator(added.begin()),
-                 std::make_move_iterator(added.end()));
-  return {};
-}
-
 Result<std::vector<std::vector<float>>> TrainView::score(const Snapshot& weights,
                                                          std::span<const TrainSequence> sequences,
                                                          float temperature) {
   TIDEMILL_RETURN_IF_ERROR(check_temperature(temperature));
+  if (batch_.has_value() && batch_->pass != nullptr) {
+    return Status(Errc::kUnavailable, "a micro-batch is being stepped");
+  }
   for (const TrainSequence& sequence : sequences) {
     TIDEMILL_RETURN_IF_ERROR(check(sequence));
   }
@@ -341,7 +295,6 @@ Result<std::vector<std::vector<float>>> TrainView::score(const Snapshot& weights
       weights.adapter_digest != working_.adapter_digest) {
     TIDEMILL_ASSIGN_OR_RETURN(laid_out, weight_cache_.lay_out(weights, WeightUse::kForward));
   }
-  const HeadOptions head{temperature, RuntimeContext::logit_rows(context_.config)};
   std::vector<const TrainSequence*> pointers;
   for (const TrainSequence& sequence : sequences) {
     pointers.push_back(&sequence);
@@ -349,15 +302,21 @@ Result<std::vector<std::vector<float>>> TrainView::score(const Snapshot& weights
   const std::vector<SharedPrompt> prompts = find_shared_prompts(pointers);
   std::vector<std::vector<float>> columns;
   while (columns.size() < sequences.size()) {
-    MicroBatch micro(context_);
+    TrainingPass pass(context_, pass_resources(head_options(temperature)), laid_out, nullptr);
     for (std::size_t i = columns.size(); i < sequences.size(); ++i) {
-      if (!fits(micro, sequences[i], prompts[i], StepBudget{}.tokens) ||
-          !micro.add(sequences[i], prompts[i])) {
+      if (!fits(pass.micro(), sequences[i], prompts[i], StepBudget{}.tokens) ||
+          !pass.micro().add(sequences[i], prompts[i])) {
         break;
       }
     }
-    TIDEMILL_CHECK(!micro.empty());
-    TIDEMILL_RETURN_IF_ERROR(score_micro(micro, laid_out, head, columns));
+    if (pass.micro().empty()) {
+      return Status(Errc::kUnavailable, "other jobs hold the pages of the cache");
+    }
+    pass.start(nullptr);
+    for (LossSums sums; !pass.done();) {
+      TIDEMILL_RETURN_IF_ERROR(pass.run_unit(sums));
+    }
+    columns.insert(columns.end(), pass.logprobs().begin(), pass.logprobs().end());
   }
   return columns;
 }
@@ -390,7 +349,9 @@ Result<UpdateReport> TrainView::update() {
 }
 
 void TrainView::end_batch() {
-  if (batch_.has_value() && batch_->loss != nullptr && batch_->stepped.has_value()) {
+  if (batch_.has_value() && batch_->loss != nullptr &&
+      (batch_->stepped.has_value() || batch_->pass != nullptr)) {
+    batch_->pass.reset();
     gradients_.set_zero();
   }
   carried_.num_tokens = 0;

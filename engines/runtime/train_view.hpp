@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -11,6 +12,7 @@
 #include "engines/runtime/micro_batch.hpp"
 #include "engines/runtime/runtime_context.hpp"
 #include "engines/runtime/trained_parameters.hpp"
+#include "engines/runtime/training_pass.hpp"
 #include "engines/runtime/weight_cache.hpp"
 #include "engines/transformer/activations.hpp"
 #include "engines/transformer/gradients.hpp"
@@ -65,8 +67,9 @@ private:
     std::map<SampleId, Entry> entries;
     std::optional<SampleId> stepped;  // the last sequence stepped
     LossSums sums;
-    bool checked = false;           // a micro-batch has been computed, not read from kept rows
-    std::int64_t num_recalled = 0;  // rows that were read from kept rows
+    bool checked = false;                // a micro-batch has been computed, not read from kept rows
+    std::int64_t num_recalled = 0;       // rows that were read from kept rows
+    std::unique_ptr<TrainingPass> pass;  // of the micro-batch that is being stepped
   };
 
   [[nodiscard]] bool trains_adapter() const noexcept { return !weight_cache_.spec().empty(); }
@@ -75,13 +78,11 @@ private:
                           const SharedPrompt& prompt, std::int64_t max_rows) const;
   void find_prompts();
   [[nodiscard]] std::map<SampleId, Entry>::iterator next_entry();
-  Status run(MicroBatch& micro);
-  [[nodiscard]] ConstMatrix forward(MicroBatch& micro);
-  Status run_loss(MicroBatch& micro, ConstMatrix hidden,
-                  const std::vector<std::vector<float>>& logprobs,
-                  std::span<const float> entropies);
-  Status score_micro(MicroBatch& micro, const LaidOutWeights& weights, const HeadOptions& head,
-                     std::vector<std::vector<float>>& columns);
+  [[nodiscard]] PassResources pass_resources(const HeadOptions& head);
+  [[nodiscard]] HeadOptions head_options(float temperature) const noexcept;
+  [[nodiscard]] bool start_pass(std::int64_t max_rows);
+  [[nodiscard]] Status run_units(std::int64_t max_units, StepReport& report);
+  void end_pass();
   void end_batch();
   void lay_out_working();
 
@@ -89,6 +90,7 @@ private:
   WeightCache& weight_cache_;
   TrainedParameters parameters_;
   Gradients gradients_;
+  Transformer transformer_;  // with the workspace of this job alone
   Activations activations_;
   std::optional<GeneratedRows> generated_;
   std::int64_t row_bytes_;        // of activations

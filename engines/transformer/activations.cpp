@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engines/transformer/activations.hpp"
 
+#include <algorithm>
+
 #include "base/check.hpp"
 
 namespace tidemill::engines {
@@ -70,17 +72,19 @@ Activations::Activations(const ModelConfig& config, std::int64_t first_layer, De
                          const KeepOptions& options)
     : options_(options), first_layer_(first_layer), final_input_(memory), final_rstd_(memory) {
   TIDEMILL_CHECK(first_layer >= 0 && first_layer <= config.num_layers) << first_layer;
+  TIDEMILL_CHECK(!options.one_layer || options.recompute == Recompute::kNone);
   const auto layers = static_cast<std::size_t>(config.num_layers - first_layer);
-  for (std::size_t i = 0; i < (options.recompute == Recompute::kLayer ? 1 : layers); ++i) {
+  const auto own = options.one_layer ? std::min<std::size_t>(layers, 1) : layers;
+  for (std::size_t i = 0; i < (options.recompute == Recompute::kLayer ? 1 : own); ++i) {
     attention_.emplace_back(memory, options.dtype);
   }
-  for (std::size_t i = 0; i < (options.recompute == Recompute::kNone ? layers : 1); ++i) {
+  for (std::size_t i = 0; i < (options.recompute == Recompute::kNone ? own : 1); ++i) {
     mlp_.emplace_back(memory, options.dtype);
   }
   for (std::size_t i = 0; i < (options.recompute == Recompute::kNone ? 0 : layers); ++i) {
     start_.emplace_back(memory);
   }
-  low_rank_.resize(layers);
+  low_rank_.resize(own);
   for (PerLinear<DeviceMatrix>& layer : low_rank_) {
     for (const LinearKind kind : kLinearKinds) {
       layer[kind] = DeviceMatrix(memory);
@@ -94,11 +98,13 @@ std::size_t Activations::storage_index(std::int64_t index) const {
 }
 
 AttentionActivations& Activations::attention(std::int64_t index) {
-  return attention_[options_.recompute == Recompute::kLayer ? 0 : storage_index(index)];
+  const std::size_t at = storage_index(index);
+  return attention_[options_.recompute == Recompute::kLayer || options_.one_layer ? 0 : at];
 }
 
 MlpActivations& Activations::mlp(std::int64_t index) {
-  return mlp_[options_.recompute == Recompute::kNone ? storage_index(index) : 0];
+  const std::size_t at = storage_index(index);
+  return mlp_[options_.recompute != Recompute::kNone || options_.one_layer ? 0 : at];
 }
 
 DeviceMatrix& Activations::start(std::int64_t index) {
@@ -107,67 +113,68 @@ DeviceMatrix& Activations::start(std::int64_t index) {
 }
 
 DeviceMatrix& Activations::low_rank(std::int64_t index, LinearKind kind) {
-  return low_rank_[storage_index(index)][kind];
+  return low_rank_[options_.one_layer ? 0 : storage_index(index)][kind];
 }
 
-// Calls f with every matrix that keeps rows. The rstd of the final norm is not included, since it
-// is computed together with the hidden states.
+// Calls f with every matrix that keeps rows of layer `index`.
 template <class F>
-void Activations::for_each_part(F f) {
-  for (AttentionActivations& half : attention_) {
-    f(half.input);
-    f(half.input_rstd);
-    f(half.query);
-    f(half.query_rstd);
-    f(half.key);
-    f(half.key_rstd);
-    f(half.attention);
-    f(half.lse);
+void Activations::for_each_part(std::int64_t index, F f) {
+  AttentionActivations& half = attention(index);
+  for (DeviceMatrix* part : {&half.input, &half.input_rstd, &half.query, &half.query_rstd,
+                             &half.key, &half.key_rstd, &half.attention, &half.lse}) {
+    f(*part);
   }
-  for (MlpActivations& half : mlp_) {
-    f(half.residual);
-    f(half.residual_rstd);
-    f(half.gate);
-    f(half.up);
+  MlpActivations& inner = mlp(index);
+  for (DeviceMatrix* part : {&inner.residual, &inner.residual_rstd, &inner.gate, &inner.up}) {
+    f(*part);
   }
-  for (PerLinear<DeviceMatrix>& layer : low_rank_) {
-    for (const LinearKind kind : kLinearKinds) {
-      f(layer[kind]);
-    }
+  for (const LinearKind kind : kLinearKinds) {
+    f(low_rank(index, kind));
   }
-  f(final_input_);
-}
-
-std::int64_t Activations::row_bytes() {
-  TIDEMILL_CHECK(options_.recompute == Recompute::kNone);
-  std::int64_t bytes = 0;
-  for_each_part([&bytes](const DeviceMatrix& part) { bytes += part.bytes_per_row(); });
-  return bytes;
 }
 
 // A record contains all parts of a row, one after the other, so that each row can be stored
-// separately.
-void Activations::save_rows(const RecordPool& pool, std::int64_t first_byte, IndexList records,
-                            Ops& ops) {
+// separately. The rstd of the final norm is not included, since it is computed together with the
+// hidden states.
+std::int64_t Activations::save_layer(std::int64_t index, const RecordPool& pool,
+                                     std::int64_t first_byte, IndexList records, Ops& ops) {
   TIDEMILL_CHECK(options_.recompute == Recompute::kNone);
-  for_each_part([&](const DeviceMatrix& part) {
+  const std::int64_t begin = first_byte;
+  for_each_part(index, [&](DeviceMatrix& part) {
     if (part.bytes_per_row() > 0) {
       ops.copy_rows(part.view(), {}, pool.part(first_byte, part.cols(), part.dtype()), records);
       first_byte += part.bytes_per_row();
     }
   });
+  for (const LinearKind kind : kLinearKinds) {
+    if (options_.one_layer) {
+      low_rank(index, kind).reshape(0, 0);  // the next layer may have no adapter there
+    }
+  }
+  return first_byte - begin;
+}
+
+std::int64_t Activations::save_final(const RecordPool& pool, std::int64_t first_byte,
+                                     IndexList records, Ops& ops) const {
+  ops.copy_rows(final_input_.view(), {},
+                pool.part(first_byte, final_input_.cols(), final_input_.dtype()), records);
+  return final_input_.bytes_per_row();
 }
 
 void Activations::load_rows(const RecordPool& pool, std::int64_t first_byte, IndexList records,
                             Ops& ops) {
-  TIDEMILL_CHECK(options_.recompute == Recompute::kNone);
-  for_each_part([&](DeviceMatrix& part) {
+  TIDEMILL_CHECK(options_.recompute == Recompute::kNone && !options_.one_layer);
+  const auto load = [&](DeviceMatrix& part) {
     part.resize_rows(records.size);
     if (part.bytes_per_row() > 0) {
       ops.copy_rows(pool.part(first_byte, part.cols(), part.dtype()), records, part.view(), {});
       first_byte += part.bytes_per_row();
     }
-  });
+  };
+  for (std::size_t i = 0; i < low_rank_.size(); ++i) {
+    for_each_part(first_layer_ + static_cast<std::int64_t>(i), load);
+  }
+  load(final_input_);
 }
 
 std::int64_t Activations::size_bytes() const noexcept {

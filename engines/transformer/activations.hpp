@@ -32,6 +32,9 @@ struct KeepOptions {
   Recompute recompute = Recompute::kNone;
   /// kF32 or kBF16. With kBF16, activations are rounded unless recomputation starts from them.
   DType dtype = DType::kF32;
+  /// All layers share the memory of one, so that a layer's activations must be saved (`save_layer`)
+  /// before the next layer runs. Requires Recompute::kNone.
+  bool one_layer = false;
 
   /// Returns the options for products computed in `compute`: activations are rounded if `compute`
   /// is not kF32.
@@ -116,14 +119,17 @@ public:
   [[nodiscard]] DeviceMatrix& final_input() noexcept { return final_input_; }
   [[nodiscard]] DeviceMatrix& final_rstd() noexcept { return final_rstd_; }
 
-  /// Returns the size of one row as kept by the last forward pass. Requires the policy kNone.
-  /// Units: bytes.
-  [[nodiscard]] std::int64_t row_bytes();
-  /// Copies row i to record `records[i]`. Skips rows whose record is -1. A record begins
-  /// `first_byte` bytes after the start of its place in `pool` and has `row_bytes()` bytes.
-  void save_rows(const RecordPool& pool, std::int64_t first_byte, IndexList records, Ops& ops);
-  /// Restores saved rows, in any order, as if a forward pass had computed them. Requires the policy
-  /// kNone and an earlier forward pass with the same adapter.
+  /// Copies what it holds of layer `index` to records: row i to record `records[i]`. Skips rows
+  /// whose record is -1. The part of a record begins `first_byte` bytes after its start in `pool`.
+  /// Returns the bytes of that part. Requires the policy kNone, and that the layer has just run.
+  std::int64_t save_layer(std::int64_t index, const RecordPool& pool, std::int64_t first_byte,
+                          IndexList records, Ops& ops);
+  /// The same for what the final norm reads, after the pass.
+  std::int64_t save_final(const RecordPool& pool, std::int64_t first_byte, IndexList records,
+                          Ops& ops) const;
+  /// Restores saved rows, in any order, as if a forward pass had computed them. The parts of a
+  /// record begin `first_byte` bytes after its start: the layers in order, then the final norm.
+  /// Requires the policy kNone and an earlier forward pass with the same adapter.
   void load_rows(const RecordPool& pool, std::int64_t first_byte, IndexList records, Ops& ops);
 
   /// Returns the memory that it currently owns. Units: bytes.
@@ -138,11 +144,12 @@ private:
   // Returns the index of layer `index` in the vectors below.
   [[nodiscard]] std::size_t storage_index(std::int64_t index) const;
   template <class F>
-  void for_each_part(F f);
+  void for_each_part(std::int64_t index, F f);
 
   KeepOptions options_;
   std::int64_t first_layer_;
-  // One entry per layer from first_layer_ on, or a single entry that all layers share.
+  // One entry per layer from first_layer_ on, or a single entry that all layers share. The number
+  // of layers is that of `low_rank_`, unless they share one.
   std::vector<AttentionActivations> attention_;
   std::vector<MlpActivations> mlp_;
   std::vector<DeviceMatrix> start_;

@@ -36,10 +36,12 @@ void split_rows(std::span<const AdapterRun> runs, std::int64_t num_rows, const F
 }
 
 /// Destination of the scaled A x of the last `num_rows` rows, if their adapter only adds a low-rank
-/// product.
+/// product: rows [first_row, first_row + num_rows) of `total_rows` rows.
 struct KeptLowRank {
   DeviceMatrix* rows = nullptr;  // null: A x is not kept
   std::int64_t num_rows = 0;
+  std::int64_t first_row = 0;
+  std::int64_t total_rows = 0;
 };
 
 /// Computes y (T, O) = or += a linear layer on x (T, I), with the adapter of each run:
@@ -75,7 +77,9 @@ void adapted_linear(const BaseLinear& layer, std::span<const AdapterRun> runs, c
       terms.push_back(bypass->term(run.first_row, cut - run.first_row));
     }
     if (cut < end) {
-      bypass->add(x.slice_rows(cut, end - cut), kept.rows->reshape(end - cut, bypass->rank()),
+      const Matrix scaled_u = kept.rows->reshape(kept.total_rows, bypass->rank());
+      bypass->add(x.slice_rows(cut, end - cut),
+                  scaled_u.slice_rows(kept.first_row + cut - first_kept, end - cut),
                   y.slice_rows(cut, end - cut), ops);
     }
   }

@@ -2,11 +2,14 @@
 // The backward pass over the training rows of a batch, from the final norm to the embeddings.
 //
 // Layers are processed from the last to the first, the groups of rows of a layer in order
-// (backward_groups.hpp), and within a group the MLP before attention. Activations that the forward
-// pass did not keep are recomputed only if something that is trained needs them: the input of a
-// linear layer is needed only for that layer's own gradients, and layers below the lowest trained
-// one are skipped.
+// (backward_groups.hpp), and within a group the MLP before attention. Each of these is a unit of
+// work. Activations that the forward pass did not keep are recomputed only if something that is
+// trained needs them: the input of a linear layer is needed only for that layer's own gradients,
+// and layers below the lowest trained one are skipped.
+#include <algorithm>
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/check.hpp"
@@ -23,7 +26,8 @@ public:
   BackwardPass(Transformer::State& state, const ModelWeights& weights, const BatchPlan& plan,
                std::span<const std::int32_t> ids, const KvCache& cache, Activations& activations,
                Gradients& gradients, const BackwardOptions& options)
-      : config_(state.config),
+      : state_(state),
+        config_(state.config),
         epsilon_(static_cast<float>(state.config.rms_norm_eps)),
         ops_(state.ops),
         f_(state.forward),
@@ -38,86 +42,43 @@ public:
         num_rows_(static_cast<std::int64_t>(plan.positions.size())),
         groups_(plan_groups(plan, options.window_tokens)),
         lists_(prepare(state, ids)),
-        prefixes_(plan, b_.prefix_dkey, b_.prefix_dvalue, options.carried, ops_),
-        forward_(state, weights, plan, lists_, cache, &activations, num_rows_) {}
+        prefixes_(plan, b_.prefix_dkey, b_.prefix_dvalue, options.carried, ops_) {
+    b_.dresidual.reshape(num_rows_, config_.hidden_size);
+  }
 
+  /// The groups, in the order in which they go through a layer.
+  [[nodiscard]] const std::vector<BackwardGroup>& groups() const noexcept { return groups_; }
+  /// Selects the group that the next calls process.
+  void select_group(std::size_t index) {
+    group_ = &groups_[index];
+    group_plan_ = &group_plans_[index];
+    group_lists_ = &all_group_lists_[index];
+  }
+
+  /// Computes the gradient of the group's residual stream after the last layer, given that of its
+  /// normalized hidden states.
   void final_norm(ConstMatrix dhidden) {
-    const Matrix dresidual = b_.dresidual.reshape(num_rows_, config_.hidden_size);
     const bool own = adapter_ != nullptr && !adapter_->final_gain().empty();
-    ops_.rms_norm_backward(dhidden, activations_.final_input().view(),
+    ops_.rms_norm_backward(dhidden.slice_rows(group_->first_row, group_->num_rows),
+                           rows_of(activations_.final_input()),
                            own ? adapter_->final_gain() : weights_.final_gain(),
-                           activations_.final_rstd().elements(), Store::kOverwrite, dresidual,
-                           gradients_.final_gain());
+                           elements_of(activations_.final_rstd()), Store::kOverwrite,
+                           rows_of(b_.dresidual), gradients_.final_gain());
   }
 
-  void layer(std::int64_t index) {
-    forward_.recompute(index);
+  void begin_layer(std::int64_t index) {
     prefixes_.begin_layer(index, config_.num_layers, config_.num_kv_heads * config_.head_dim);
-    for (std::size_t i = 0; i < groups_.size(); ++i) {
-      group_ = &groups_[i];
-      group_lists_ = &all_group_lists_[i];
-      mlp_block(index);
-      attention_block(index);
-    }
-    prefixes_.end_layer(index);
   }
-
-  void finish() { prefixes_.finish(); }
-
-  void embedding() {
-    const IndexList ids = lists_.ids;
-    if (gradients_.trains_model()) {
-      ops_.embed_backward(ids, b_.dresidual.view(), gradients_.embedding().table);
-    } else if (gradients_.trains_embedding()) {
-      adapter_->embedding()->backward(ids, b_.dresidual.view(), gradients_.embedding(), ops_);
-    }
+  void end_layer(std::int64_t index) { prefixes_.end_layer(index); }
+  /// Computes the activations of the group again.
+  void recompute(std::int64_t index) {
+    ForwardPass(state_, weights_, *group_plan_, group_lists_->recomputed, cache_, &activations_,
+                {.count = group_->num_rows,
+                 .num_kept = group_->num_rows,
+                 .first_kept = group_->first_row,
+                 .total_kept = num_rows_})
+        .recompute(index);
   }
-
-private:
-  // The lists of a group. Segments that are prefixes go through attention last.
-  struct GroupLists {
-    SegmentList continuing;
-    SegmentList prefixes;
-    IndexList own_rows;  // of its own keys and values, if they are not all that it has gradients of
-  };
-  struct GroupRanges {
-    PassRange continuing;
-    PassRange prefixes;
-    PassRange own_rows;
-  };
-
-  static GroupRanges add_group(const BackwardGroup& group, PassContents& contents) {
-    std::vector<AttentionSegment> continuing;
-    std::vector<AttentionSegment> prefixes;
-    std::vector<std::int32_t> own_rows;
-    const bool gathers = group.segments.size() > 1 && group.num_kv_rows > group.num_rows;
-    for (const GroupSegment& segment : group.segments) {
-      (segment.role.own_prefix < 0 ? continuing : prefixes).push_back(segment.attention);
-      for (std::int64_t i = 0; gathers && i < segment.attention.num_tokens; ++i) {
-        own_rows.push_back(static_cast<std::int32_t>(segment.attention.first_kv_row +
-                                                     segment.attention.first_position + i));
-      }
-    }
-    return {contents.add_segments(continuing), contents.add_segments(prefixes),
-            contents.add_indices(own_rows)};
-  }
-
-  // Uploads the lists of the plan and of all groups.
-  PlanLists prepare(Transformer::State& state, std::span<const std::int32_t> ids) {
-    PassContents contents;
-    const PlanRanges plan = add_plan(plan_, ids, contents);
-    std::vector<GroupRanges> groups;
-    for (const BackwardGroup& group : groups_) {
-      groups.push_back(add_group(group, contents));
-    }
-    const PreparedPass& pass = state.prepare(std::move(contents), state.backward_pass);
-    for (const GroupRanges& group : groups) {
-      all_group_lists_.push_back({pass.segments(group.continuing), pass.segments(group.prefixes),
-                                  pass.indices(group.own_rows)});
-    }
-    return lists_at(plan, pass);
-  }
-
   void mlp_block(std::int64_t index) {
     MlpActivations& kept = activations_.mlp(index);
     const ConstVector norm_gain = gain(index, NormKind::kAttention);
@@ -165,6 +126,82 @@ private:
       head_norm(own.dk, kept.key, kept.key_rstd, gain(index, NormKind::kKey), gradients.key_gain);
     }
     projections(index, dquery, own);
+  }
+
+  void finish() { prefixes_.finish(); }
+
+  /// Adds the gradients of the group's embeddings.
+  void embedding() {
+    const IndexList ids = lists_.ids.slice(group_->first_row, group_->num_rows);
+    if (gradients_.trains_model()) {
+      ops_.embed_backward(ids, rows_of(b_.dresidual), gradients_.embedding().table);
+    } else if (gradients_.trains_embedding()) {
+      adapter_->embedding()->backward(ids, rows_of(b_.dresidual), gradients_.embedding(), ops_);
+    }
+  }
+
+private:
+  // The lists of a group. Segments that are prefixes go through attention last.
+  struct GroupLists {
+    SegmentList continuing;
+    SegmentList prefixes;
+    IndexList own_rows;  // of its own keys and values, if they are not all that it has gradients of
+    PlanLists recomputed;  // of the forward pass that computes activations again
+  };
+  struct GroupRanges {
+    PassRange continuing;
+    PassRange prefixes;
+    PassRange own_rows;
+    PassRange all;
+  };
+
+  static GroupRanges add_group(const BackwardGroup& group, PassContents& contents) {
+    std::vector<AttentionSegment> all;
+    std::vector<AttentionSegment> continuing;
+    std::vector<AttentionSegment> prefixes;
+    std::vector<std::int32_t> own_rows;
+    const bool gathers = group.segments.size() > 1 && group.num_kv_rows > group.num_rows;
+    for (const GroupSegment& segment : group.segments) {
+      all.push_back(segment.attention);
+      (segment.role.own_prefix < 0 ? continuing : prefixes).push_back(segment.attention);
+      for (std::int64_t i = 0; gathers && i < segment.attention.num_tokens; ++i) {
+        own_rows.push_back(static_cast<std::int32_t>(segment.attention.first_kv_row +
+                                                     segment.attention.first_position + i));
+      }
+    }
+    return {contents.add_segments(continuing), contents.add_segments(prefixes),
+            contents.add_indices(own_rows), contents.add_segments(all)};
+  }
+
+  // Returns the plan of the rows of `group`, for a forward pass whose lists are uploaded.
+  [[nodiscard]] BatchPlan plan_of(const BackwardGroup& group) const {
+    BatchPlan plan;
+    plan.num_positions = plan_.num_positions;
+    append_adapter_rows(adapter_, 0, group.num_rows, plan.adapter_runs);
+    return plan;
+  }
+
+  // Uploads the lists of the plan and of all groups.
+  PlanLists prepare(Transformer::State& state, std::span<const std::int32_t> ids) {
+    PassContents contents;
+    const PlanRanges plan = add_plan(plan_, ids, contents);
+    std::vector<GroupRanges> groups;
+    for (const BackwardGroup& group : groups_) {
+      groups.push_back(add_group(group, contents));
+    }
+    const PreparedPass& pass = state.prepare(std::move(contents), state.backward_pass);
+    const PlanLists lists = lists_at(plan, pass);
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      group_plans_.push_back(plan_of(groups_[i]));
+      all_group_lists_.push_back({pass.segments(groups[i].continuing),
+                                  pass.segments(groups[i].prefixes),
+                                  pass.indices(groups[i].own_rows),
+                                  {{},
+                                   lists.positions.slice(groups_[i].first_row, groups_[i].num_rows),
+                                   pass.segments(groups[i].all),
+                                   {}}});
+    }
+    return lists;
   }
 
   // The rows of a group that the backward pass of attention takes.
@@ -338,6 +375,7 @@ private:
     ops_.copy(result, heads);
   }
 
+  Transformer::State& state_;
   const ModelConfig& config_;
   float epsilon_;
   Ops& ops_;
@@ -352,13 +390,14 @@ private:
   const Adapter* adapter_;  // the adapter of all rows, or null
   std::int64_t num_rows_;
   std::vector<BackwardGroup> groups_;
+  std::vector<BatchPlan> group_plans_;
   std::vector<GroupLists> all_group_lists_;
   PlanLists lists_;
   // The group that is being processed.
   const BackwardGroup* group_ = nullptr;
+  const BatchPlan* group_plan_ = nullptr;
   const GroupLists* group_lists_ = nullptr;
   PrefixGradients prefixes_;
-  ForwardPass forward_;
 };
 
 // Returns whether `gradients` belong to what the training rows train: the model or their adapter.
@@ -370,25 +409,128 @@ bool fits(const Gradients& gradients, const BatchPlan& plan) {
          plan.adapter_runs.front().adapter->first_layer() == gradients.first_layer();
 }
 
+// The passes over all groups: the final norm, then layer by layer, then the embeddings. Within a
+// layer, each group has a unit for each of its parts.
+class BackwardUnits final : public Units {
+public:
+  BackwardUnits(Transformer::State& state, const ModelWeights& weights, const Batch& batch,
+                const KvCache& cache, Activations& activations, ConstMatrix dhidden,
+                Gradients& gradients, const BackwardOptions& options)
+      : plan_(plan_training_rows(batch, cache)),
+        dhidden_(dhidden),
+        pass_(state, weights, plan_,
+              std::span(batch.ids).last(static_cast<std::size_t>(batch.num_training_rows())), cache,
+              activations, gradients, options),
+        recomputes_(activations.recompute() != Recompute::kNone),
+        layer_(state.config.num_layers),
+        first_layer_(gradients.first_layer()) {
+    TIDEMILL_CHECK(fits(gradients, plan_)) << "the gradients are not those of the weights to train";
+    TIDEMILL_CHECK(activations.first_layer() <= gradients.first_layer());
+    for (std::size_t i = 0; i < pass_.groups().size(); ++i) {
+      ascending_.push_back(i);
+    }
+    std::ranges::sort(ascending_, {},
+                      [this](std::size_t i) { return pass_.groups()[i].first_row; });
+  }
+
+  [[nodiscard]] bool done() const override { return stage_ == Stage::kDone; }
+
+  void run() override {
+    switch (stage_) {
+      case Stage::kFinalNorm:
+        pass_.select_group(ascending_[group_]);
+        pass_.final_norm(dhidden_);
+        next_group(Stage::kLayers);
+        break;
+      case Stage::kLayers: run_part(); break;
+      case Stage::kEmbedding:
+        pass_.select_group(ascending_[group_]);
+        pass_.embedding();
+        next_group(Stage::kDone);
+        break;
+      case Stage::kDone: break;
+    }
+  }
+
+private:
+  enum class Stage { kFinalNorm, kLayers, kEmbedding, kDone };
+  enum class Part { kRecompute, kMlp, kAttention };
+
+  [[nodiscard]] Part first_part() const noexcept {
+    return recomputes_ ? Part::kRecompute : Part::kMlp;
+  }
+
+  // Goes on to the next group or, after the last, to `stage`.
+  void next_group(Stage stage) {
+    if (++group_ < pass_.groups().size()) {
+      return;
+    }
+    group_ = 0;
+    stage_ = stage;
+    if (stage == Stage::kLayers) {
+      begin_layer();
+    }
+  }
+
+  void begin_layer() {
+    if (layer_ == first_layer_) {
+      pass_.finish();
+      stage_ = Stage::kEmbedding;
+      return;
+    }
+    part_ = first_part();
+    pass_.begin_layer(--layer_);
+  }
+
+  void run_part() {
+    pass_.select_group(group_);
+    switch (part_) {
+      case Part::kRecompute:
+        pass_.recompute(layer_);
+        part_ = Part::kMlp;
+        return;
+      case Part::kMlp:
+        pass_.mlp_block(layer_);
+        part_ = Part::kAttention;
+        return;
+      case Part::kAttention: pass_.attention_block(layer_); break;
+    }
+    part_ = first_part();
+    if (++group_ == pass_.groups().size()) {
+      group_ = 0;
+      pass_.end_layer(layer_);
+      begin_layer();
+    }
+  }
+
+  BatchPlan plan_;
+  ConstMatrix dhidden_;
+  BackwardPass pass_;
+  std::vector<std::size_t> ascending_;  // the groups in row order (R2 of ops.hpp)
+  bool recomputes_;
+  Stage stage_ = Stage::kFinalNorm;
+  std::int64_t layer_;        // being processed; the number of layers before the first
+  std::int64_t first_layer_;  // the lowest to process
+  std::size_t group_ = 0;
+  Part part_ = Part::kMlp;
+};
+
 }  // namespace
 
 void Transformer::backward(const ModelWeights& weights, const Batch& batch, const KvCache& cache,
                            Activations& activations, ConstMatrix dhidden, Gradients& gradients,
                            const BackwardOptions& options) {
-  State& s = *state_;
-  const BatchPlan plan = plan_training_rows(batch, cache);
+  run_all(*start_backward(weights, batch, cache, activations, dhidden, gradients, options));
+}
+
+std::unique_ptr<Units> Transformer::start_backward(const ModelWeights& weights, const Batch& batch,
+                                                   const KvCache& cache, Activations& activations,
+                                                   ConstMatrix dhidden, Gradients& gradients,
+                                                   const BackwardOptions& options) {
   const std::int64_t num_rows = batch.num_training_rows();
   TIDEMILL_CHECK(num_rows > 0 && dhidden.rows == num_rows) << dhidden.rows << " of " << num_rows;
-  TIDEMILL_CHECK(fits(gradients, plan)) << "the gradients are not those of the weights to train";
-  TIDEMILL_CHECK(activations.first_layer() <= gradients.first_layer());
-  BackwardPass pass(s, weights, plan, std::span(batch.ids).last(static_cast<std::size_t>(num_rows)),
-                    cache, activations, gradients, options);
-  pass.final_norm(dhidden);
-  for (std::int64_t index = s.config.num_layers; index-- > gradients.first_layer();) {
-    pass.layer(index);
-  }
-  pass.finish();
-  pass.embedding();
+  return std::make_unique<BackwardUnits>(*state_, weights, batch, cache, activations, dhidden,
+                                         gradients, options);
 }
 
 }  // namespace tidemill::engines

@@ -81,6 +81,69 @@ void plan_prefixes(std::span<const Segment> segments, std::int64_t first_index, 
   }
 }
 
+// Returns the part of `segment` in rows [begin, end), whose row numbers then count from `begin`.
+AttentionSegment part_of(const AttentionSegment& segment, std::int64_t begin, std::int64_t end) {
+  const std::int64_t first = std::max(segment.first_row, begin);
+  const std::int64_t last = std::min(segment.first_row + segment.num_tokens, end);
+  return {first - begin, last - first, segment.first_position + first - segment.first_row,
+          segment.pages};
+}
+
+// Returns the parts of `segments` in rows [begin, end).
+std::vector<AttentionSegment> parts_of(std::span<const AttentionSegment> segments,
+                                       std::int64_t begin, std::int64_t end) {
+  std::vector<AttentionSegment> parts;
+  for (const AttentionSegment& segment : segments) {
+    if (segment.first_row < end && segment.first_row + segment.num_tokens > begin) {
+      parts.push_back(part_of(segment, begin, end));
+    }
+  }
+  return parts;
+}
+
+// Plans rows [begin, end) of `plan` alone.
+BatchPlan plan_rows(const BatchPlan& plan, std::int64_t begin, std::int64_t end) {
+  BatchPlan rows;
+  rows.positions.assign(plan.positions.begin() + begin, plan.positions.begin() + end);
+  rows.num_positions = plan.num_positions;
+  rows.segments = parts_of(plan.segments, begin, end);
+  rows.appends = parts_of(plan.appends, begin, end);
+  for (const AdapterRun& run : plan.adapter_runs) {
+    const std::int64_t first = std::max(run.first_row, begin);
+    const std::int64_t last = std::min(run.first_row + run.num_rows, end);
+    if (first < last) {
+      rows.adapter_runs.push_back({run.adapter, first - begin, last - first});
+    }
+  }
+  return rows;
+}
+
+// A run of rows that windows may cut anywhere.
+struct RowRange {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+// Appends the rows of the segments of `batch` that are prefixes of others, or of all other
+// segments, joined where they are adjacent and have the same mode.
+void append_ranges(const Batch& batch, const BatchPlan& plan, const std::vector<bool>& is_prefix,
+                   bool prefixes, std::vector<RowRange>& ranges) {
+  std::size_t last = batch.segments.size();
+  for (std::size_t i = 0; i < batch.segments.size(); ++i) {
+    if (is_prefix[i] != prefixes) {
+      continue;
+    }
+    const AttentionSegment& segment = plan.segments[i];
+    const std::int64_t end = segment.first_row + segment.num_tokens;
+    if (last + 1 == i && batch.segments[last].mode == batch.segments[i].mode) {
+      ranges.back().end = end;
+    } else {
+      ranges.push_back({segment.first_row, end});
+    }
+    last = i;
+  }
+}
+
 // Returns the segments from the first training segment on.
 std::span<const Segment> training_segments(const Batch& batch) {
   const auto first = std::ranges::find(batch.segments, SegmentMode::kTraining, &Segment::mode);
@@ -150,6 +213,27 @@ HiddenPlan plan_hidden_rows(const Batch& batch, const BatchPlan& all) {
     }
   }
   return hidden;
+}
+
+std::vector<PlannedRows> cut_plan(const Batch& batch, const BatchPlan& plan,
+                                  std::int64_t max_rows) {
+  TIDEMILL_CHECK(max_rows > 0) << max_rows;
+  std::vector<bool> is_prefix(batch.segments.size());
+  for (const Segment& segment : batch.segments) {
+    if (segment.prefix >= 0) {
+      is_prefix[static_cast<std::size_t>(segment.prefix)] = true;
+    }
+  }
+  std::vector<RowRange> ranges;
+  append_ranges(batch, plan, is_prefix, true, ranges);
+  append_ranges(batch, plan, is_prefix, false, ranges);
+  std::vector<PlannedRows> windows;
+  for (const RowRange& range : ranges) {
+    for (std::int64_t begin = range.begin; begin < range.end; begin += max_rows) {
+      windows.push_back({begin, plan_rows(plan, begin, std::min(range.end, begin + max_rows))});
+    }
+  }
+  return windows;
 }
 
 BatchPlan plan_training_rows(const Batch& batch, const KvCache& cache) {

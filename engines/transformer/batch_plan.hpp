@@ -52,6 +52,19 @@ struct HiddenPlan {
 /// Plans the rows of `batch` whose hidden states are requested; `all` is the plan of all its rows.
 [[nodiscard]] HiddenPlan plan_hidden_rows(const Batch& batch, const BatchPlan& all);
 
+/// Consecutive rows of a plan, and their own plan.
+struct PlannedRows {
+  std::int64_t first_row = 0;
+  BatchPlan plan;
+};
+
+/// Divides the rows of `plan`, the plan of `batch`, into windows of at most `max_rows` rows, in an
+/// order in which a forward pass may take them through a layer: the keys and values that a window
+/// reads are its own or those of windows before it. A prefix therefore comes before the segments
+/// that continue it. Windows have rows either of training segments or of inference segments.
+[[nodiscard]] std::vector<PlannedRows> cut_plan(const Batch& batch, const BatchPlan& plan,
+                                                std::int64_t max_rows);
+
 /// Plans only the training rows of `batch`.
 [[nodiscard]] BatchPlan plan_training_rows(const Batch& batch, const KvCache& cache);
 

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The forward pass: embeddings, decoder layers, final norm.
+#include <algorithm>
 #include <iterator>
+#include <memory>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "base/check.hpp"
 #include "engines/transformer/adapter_rows.hpp"
@@ -53,8 +57,9 @@ void finish_rows(Transformer::State& state, const ModelWeights& weights, const B
   if (!rows.empty()) {
     keep_rows(buffers.residual, rows, buffers.hidden, state.ops);
     keep_rows(buffers.normed, rows, buffers.hidden, state.ops);
-    ForwardPass pass(state, weights, plan, lists, cache, nullptr, 0);
+    ForwardPass pass(state, weights, plan, lists, cache, nullptr, {.count = rows.size});
     pass.finish_layer(state.config.num_layers - 1);
+    buffers.hidden.resize_rows(rows.size);
     pass.final_norm();
     state.ops.copy(buffers.hidden.view(), buffers.residual.view());
   }
@@ -80,75 +85,233 @@ std::int64_t num_kept_rows(const Batch& batch, const BatchPlan& plan,
 
 }  // namespace
 
-ConstMatrix Transformer::forward(const ModelWeights& weights, const Batch& batch, KvCache& cache,
-                                 const ForwardOptions& options) {
-  State& s = *state_;
-  s.head.holds_all_logits = false;
-  const BatchPlan plan = plan_batch(batch, cache);
-  const std::int64_t num_kept = num_kept_rows(batch, plan, options);
-  const bool trims = num_kept == 0 && !options.observer;
-  const HiddenPlan requested = trims ? plan_hidden_rows(batch, plan) : HiddenPlan();
-  const bool trimmed = trims && std::ssize(requested.rows) < batch.num_rows();
+namespace {
 
-  PassContents contents;
-  const PlanRanges ranges = add_plan(plan, batch.ids, contents);
-  const PlanRanges requested_ranges =
-      trimmed ? add_plan(requested.plan, {}, contents) : PlanRanges();
-  const PassRange requested_rows = trimmed ? contents.add_indices(requested.rows) : PassRange();
-  const PreparedPass& prepared = s.prepare(std::move(contents), s.forward_pass);
-  const PlanLists lists = lists_at(ranges, prepared);
-
-  s.forward.reserve_inner(batch.num_rows(), s.config.intermediate_size);
-  const Matrix residual = s.forward.residual.reshape(batch.num_rows(), s.config.hidden_size);
-  embed(lists.ids, weights, plan, s.ops, residual);
-  if (options.observer) {
-    options.observer(0, residual);
-  }
-  ForwardPass pass(s, weights, plan, lists, cache, num_kept > 0 ? options.activations : nullptr,
-                   num_kept, options.key_observer);
-  const std::int64_t last = s.config.num_layers - 1;
-  for (std::int64_t index = 0; index < (trimmed ? last : last + 1); ++index) {
-    pass.layer(index);
-    if (options.observer) {
-      options.observer(index + 1, residual);
+// A batch divided into windows, and the forward pass of each.
+class Windows {
+public:
+  // Divides the batch into windows of at most `max_rows` rows and shapes the buffers of the pass.
+  // `activations` receive those of the last `num_kept` rows.
+  Windows(Transformer::State& state, const ModelWeights& weights, const Batch& batch,
+          BatchPlan plan, KvCache& cache, std::int64_t max_rows, Activations* activations,
+          std::int64_t num_kept, const KeyObserver& key_observer)
+      : state_(state) {
+    const std::int64_t num_rows = batch.num_rows();
+    if (max_rows >= num_rows) {
+      windows_.push_back({0, std::move(plan)});
+    } else {
+      windows_ = cut_plan(batch, plan, max_rows);
+    }
+    upload(batch);
+    state.forward.reserve_inner(std::min(num_rows, max_rows), state.config.intermediate_size);
+    state.forward.residual.reshape(num_rows, state.config.hidden_size);
+    state.forward.hidden.reshape(num_rows, state.config.hidden_size);
+    passes_.reserve(windows_.size());
+    for (std::size_t i = 0; i < windows_.size(); ++i) {
+      const PassRows rows = rows_of(windows_[i], num_rows, num_kept);
+      passes_.emplace_back(state, weights, windows_[i].plan, lists_[i], cache,
+                           rows.num_kept > 0 ? activations : nullptr, rows, key_observer);
     }
   }
-  if (trimmed) {
-    pass.append_keys(last);
-    finish_rows(s, weights, requested.plan, lists_at(requested_ranges, prepared),
-                prepared.indices(requested_rows), cache);
-  } else {
-    pass.final_norm();
-  }
-  return s.forward.hidden.view();
-}
 
-ConstMatrix Transformer::recall(const ModelWeights& weights, const Batch& batch, KvCache& cache,
-                                Activations& activations, const KeySource& keys) {
-  State& s = *state_;
-  s.head.holds_all_logits = false;
-  const BatchPlan plan = plan_batch(batch, cache);
-  const std::int64_t num_rows = batch.num_rows();
-  const std::int64_t num_training_rows = batch.num_training_rows();
-  const std::int64_t key_cols = s.config.num_kv_heads * s.config.head_dim;
+  [[nodiscard]] std::size_t size() const noexcept { return windows_.size(); }
+  [[nodiscard]] const PlannedRows& rows(std::size_t index) const { return windows_[index]; }
+  [[nodiscard]] std::int64_t num_rows(std::size_t index) const {
+    return std::ssize(windows_[index].plan.positions);
+  }
+  [[nodiscard]] const PlanLists& lists(std::size_t index) const { return lists_[index]; }
+  [[nodiscard]] ForwardPass& pass(std::size_t index) { return passes_[index]; }
+  [[nodiscard]] Matrix residual(std::size_t index) const {
+    return state_.forward.residual.view().slice_rows(windows_[index].first_row, num_rows(index));
+  }
+
+private:
+  void upload(const Batch& batch) {
+    PassContents contents;
+    std::vector<PlanRanges> ranges;
+    for (const PlannedRows& window : windows_) {
+      const auto ids = std::span(batch.ids).subspan(static_cast<std::size_t>(window.first_row),
+                                                    window.plan.positions.size());
+      ranges.push_back(add_plan(window.plan, ids, contents));
+    }
+    const PreparedPass& prepared = state_.prepare(std::move(contents), state_.forward_pass);
+    for (const PlanRanges& range : ranges) {
+      lists_.push_back(lists_at(range, prepared));
+    }
+  }
+
+  // The last `num_kept` of `num_rows` rows are kept.
+  static PassRows rows_of(const PlannedRows& window, std::int64_t num_rows, std::int64_t num_kept) {
+    const auto count = std::ssize(window.plan.positions);
+    const std::int64_t first_kept = std::max(window.first_row, num_rows - num_kept);
+    const std::int64_t kept = std::max<std::int64_t>(window.first_row + count - first_kept, 0);
+    return {window.first_row, count, kept, first_kept - (num_rows - num_kept), num_kept};
+  }
+
+  Transformer::State& state_;
+  std::vector<PlannedRows> windows_;
+  std::vector<PlanLists> lists_;
+  std::vector<ForwardPass> passes_;
+};
+
+// Runs the decoder: in each layer one window after the other.
+class ForwardUnits final : public Units {
+public:
+  ForwardUnits(Transformer::State& state, const ModelWeights& weights, const Batch& batch,
+               BatchPlan plan, KvCache& cache, const ForwardOptions& options)
+      : s_(state),
+        weights_(weights),
+        observer_(options.observer),
+        windows_(state, weights, batch, plan, cache, window_rows(batch, options),
+                 options.activations, num_kept_rows(batch, plan, options), options.key_observer) {}
+
+  [[nodiscard]] bool done() const override { return layer_ > s_.config.num_layers; }
+
+  // Layer -1 is the embeddings, and the layer after the last is the final norm.
+  void run() override {
+    if (layer_ < 0) {
+      embed(windows_.lists(window_).ids, weights_, windows_.rows(window_).plan, s_.ops,
+            windows_.residual(window_));
+    } else if (layer_ < s_.config.num_layers) {
+      windows_.pass(window_).layer(layer_);
+    } else {
+      windows_.pass(window_).final_norm();
+    }
+    if (++window_ == windows_.size()) {
+      window_ = 0;
+      if (observer_ && layer_ < s_.config.num_layers) {
+        observer_(layer_ + 1, s_.forward.residual.view());
+      }
+      ++layer_;
+    }
+  }
+
+private:
+  static std::int64_t window_rows(const Batch& batch, const ForwardOptions& options) {
+    const std::int64_t rows = options.window_tokens > 0 ? options.window_tokens : batch.num_rows();
+    TIDEMILL_CHECK(rows >= batch.num_rows() || (!options.keeps_inference && !options.key_observer))
+        << "a pass that keeps generated rows is not divided";
+    return rows;
+  }
+
+  Transformer::State& s_;
+  const ModelWeights& weights_;
+  HiddenObserver observer_;
+  Windows windows_;
+  std::int64_t layer_ = -1;
+  std::size_t window_ = 0;
+};
+
+// Restores what a forward pass leaves behind: in each layer one window after the other.
+class RecallUnits final : public Units {
+public:
+  RecallUnits(Transformer::State& state, const ModelWeights& weights, const Batch& batch,
+              KvCache& cache, Activations& activations, KeySource keys, std::int64_t window_tokens)
+      : s_(state),
+        cache_(cache),
+        keys_(std::move(keys)),
+        windows_(state, weights, batch, plan_batch(batch, cache), cache,
+                 window_tokens > 0 ? window_tokens : batch.num_rows(), &activations,
+                 batch.num_training_rows(), {}),
+        layer_(activations.first_layer()) {
+    const Matrix residual = s_.forward.residual.view();
+    const ConstMatrix kept = activations.final_input().view();
+    s_.ops.fill(0.0F, residual);
+    s_.ops.copy(kept, residual.slice_rows(residual.rows - kept.rows, kept.rows));
+  }
+
+  [[nodiscard]] bool done() const override { return layer_ > s_.config.num_layers; }
+
+  void run() override {
+    if (layer_ < s_.config.num_layers) {
+      append_keys();
+    } else {
+      windows_.pass(window_).final_norm();
+    }
+    if (++window_ == windows_.size()) {
+      window_ = 0;
+      ++layer_;
+    }
+  }
+
+private:
+  void append_keys() {
+    const std::int64_t cols = s_.config.num_kv_heads * s_.config.head_dim;
+    const PlannedRows& rows = windows_.rows(window_);
+    const Matrix key = s_.forward.key.reshape(windows_.num_rows(window_), cols);
+    const Matrix value = s_.forward.value.reshape(windows_.num_rows(window_), cols);
+    keys_(layer_, rows.first_row, key, value);
+    s_.ops.kv_append(attention_shape(s_.config, layer_, cache_.options()),
+                     windows_.lists(window_).appends, key, value,
+                     s_.rope.tables(rows.plan.num_positions), cache_.layer(layer_));
+  }
+
+  Transformer::State& s_;
+  KvCache& cache_;
+  KeySource keys_;
+  Windows windows_;
+  std::int64_t layer_;
+  std::size_t window_ = 0;
+};
+
+// Runs the decoder where only the hidden states of some rows are requested.
+void run_trimmed(Transformer::State& state, const ModelWeights& weights, const Batch& batch,
+                 const BatchPlan& plan, const HiddenPlan& requested, KvCache& cache) {
   PassContents contents;
   const PlanRanges ranges = add_plan(plan, batch.ids, contents);
-  const PlanLists lists = lists_at(ranges, s.prepare(std::move(contents), s.forward_pass));
-  const RopeTables rope = s.rope.tables(plan.num_positions);
-  s.forward.reserve_inner(num_rows, s.config.intermediate_size);
-  for (std::int64_t index = activations.first_layer(); index < s.config.num_layers; ++index) {
-    const Matrix key = s.forward.key.reshape(num_rows, key_cols);
-    const Matrix value = s.forward.value.reshape(num_rows, key_cols);
-    keys(index, key, value);
-    s.ops.kv_append(attention_shape(s.config, index, cache.options()), lists.appends, key, value,
-                    rope, cache.layer(index));
+  const PlanRanges requested_ranges = add_plan(requested.plan, {}, contents);
+  const PassRange requested_rows = contents.add_indices(requested.rows);
+  const PreparedPass& prepared = state.prepare(std::move(contents), state.forward_pass);
+  const PlanLists lists = lists_at(ranges, prepared);
+
+  const std::int64_t num_rows = batch.num_rows();
+  state.forward.reserve_inner(num_rows, state.config.intermediate_size);
+  embed(lists.ids, weights, plan, state.ops,
+        state.forward.residual.reshape(num_rows, state.config.hidden_size));
+  ForwardPass pass(state, weights, plan, lists, cache, nullptr, {.count = num_rows});
+  const std::int64_t last = state.config.num_layers - 1;
+  for (std::int64_t index = 0; index < last; ++index) {
+    pass.layer(index);
   }
-  const Matrix residual = s.forward.residual.reshape(num_rows, s.config.hidden_size);
-  s.ops.fill(0.0F, residual);
-  s.ops.copy(activations.final_input().view(),
-             residual.slice_rows(num_rows - num_training_rows, num_training_rows));
-  ForwardPass(s, weights, plan, lists, cache, &activations, num_training_rows).final_norm();
-  return s.forward.hidden.view();
+  pass.append_keys(last);
+  finish_rows(state, weights, requested.plan, lists_at(requested_ranges, prepared),
+              prepared.indices(requested_rows), cache);
+}
+
+}  // namespace
+
+ConstMatrix Transformer::forward(const ModelWeights& weights, const Batch& batch, KvCache& cache,
+                                 const ForwardOptions& options) {
+  const BatchPlan plan = plan_batch(batch, cache);
+  if (num_kept_rows(batch, plan, options) == 0 && !options.observer) {
+    const HiddenPlan requested = plan_hidden_rows(batch, plan);
+    if (std::ssize(requested.rows) < batch.num_rows()) {
+      state_->head.holds_all_logits = false;
+      run_trimmed(*state_, weights, batch, plan, requested, cache);
+      return hidden();
+    }
+  }
+  run_all(*start_forward(weights, batch, cache, options));
+  return hidden();
+}
+
+std::unique_ptr<Units> Transformer::start_forward(const ModelWeights& weights, const Batch& batch,
+                                                  KvCache& cache, const ForwardOptions& options) {
+  state_->head.holds_all_logits = false;
+  return std::make_unique<ForwardUnits>(*state_, weights, batch, plan_batch(batch, cache), cache,
+                                        options);
+}
+
+ConstMatrix Transformer::hidden() const noexcept {
+  return state_->forward.hidden.view();
+}
+
+std::unique_ptr<Units> Transformer::start_recall(const ModelWeights& weights, const Batch& batch,
+                                                 KvCache& cache, Activations& activations,
+                                                 KeySource keys, std::int64_t window_tokens) {
+  state_->head.holds_all_logits = false;
+  return std::make_unique<RecallUnits>(*state_, weights, batch, cache, activations, std::move(keys),
+                                       window_tokens);
 }
 
 }  // namespace tidemill::engines

@@ -9,7 +9,7 @@ namespace tidemill::engines {
 
 ForwardPass::ForwardPass(Transformer::State& state, const ModelWeights& weights,
                          const BatchPlan& plan, const PlanLists& lists, const KvCache& cache,
-                         Activations* activations, std::int64_t num_kept, KeyObserver key_observer)
+                         Activations* activations, const PassRows& rows, KeyObserver key_observer)
     : config_(state.config),
       epsilon_(static_cast<float>(state.config.rms_norm_eps)),
       ops_(state.ops),
@@ -20,8 +20,8 @@ ForwardPass::ForwardPass(Transformer::State& state, const ModelWeights& weights,
       rope_(state.rope.tables(plan.num_positions)),
       cache_(cache),
       activations_(activations),
-      num_rows_(static_cast<std::int64_t>(plan.positions.size())),
-      num_kept_(num_kept),
+      rows_(rows),
+      residual_(state.forward.residual.view().slice_rows(rows.first, rows.count)),
       key_observer_(std::move(key_observer)) {}
 
 bool ForwardPass::keeps(std::int64_t index) const {
@@ -32,13 +32,13 @@ void ForwardPass::layer(std::int64_t index) {
   const bool kept = keeps(index);
   const Recompute recompute = kept ? activations_->recompute() : Recompute::kNone;
   if (recompute == Recompute::kLayer) {
-    keep(b_.residual.view(), activations_->start(index));
+    keep(residual_, activations_->start(index));
   }
   attention_half(index,
                  kept && recompute != Recompute::kLayer ? &activations_->attention(index) : nullptr,
                  Append::kYes);
   if (recompute == Recompute::kCheap) {
-    keep(b_.residual.view(), activations_->start(index));
+    keep(residual_, activations_->start(index));
   }
   mlp_input(index, kept && recompute == Recompute::kNone ? &activations_->mlp(index) : nullptr);
   mlp_output(index);
@@ -49,8 +49,10 @@ void ForwardPass::recompute(std::int64_t index) {
   if (recompute == Recompute::kNone) {
     return;
   }
-  const ConstMatrix start = activations_->start(index).view();
-  ops_.copy(start, b_.residual.reshape(start.rows, start.cols));
+  const ConstMatrix start =
+      activations_->start(index).view().slice_rows(rows_.first_kept, rows_.num_kept);
+  residual_ = b_.residual.reshape(start.rows, start.cols);
+  ops_.copy(start, residual_);
   b_.normed.reshape(start.rows, start.cols);
   if (recompute == Recompute::kLayer) {
     attention_half(index, &activations_->attention(index), Append::kNo);
@@ -60,13 +62,13 @@ void ForwardPass::recompute(std::int64_t index) {
 
 void ForwardPass::final_norm() {
   if (activations_ != nullptr) {
-    keep(b_.residual.view(), activations_->final_input());
+    keep(residual_, activations_->final_input());
   }
-  const Matrix hidden = b_.hidden.reshape(num_rows_, config_.hidden_size);
+  const Matrix hidden = b_.hidden.view().slice_rows(rows_.first, rows_.count);
   const auto own = [](const Adapter& adapter) {
     return adapter.final_gain().empty() ? nullptr : &adapter.final_gain();
   };
-  norm(b_.residual.view(), weights_.final_gain(), own, hidden,
+  norm(residual_, weights_.final_gain(), own, hidden,
        activations_ != nullptr ? &activations_->final_rstd() : nullptr);
 }
 
@@ -88,13 +90,13 @@ void ForwardPass::attention_half(std::int64_t index, AttentionActivations* kept,
 // Computes the input norm. Computes keys and values only if they are needed.
 void ForwardPass::keys_and_values(std::int64_t index, AttentionActivations* kept, Append append) {
   const std::int64_t key_cols = config_.num_kv_heads * config_.head_dim;
-  const Matrix normed = b_.normed.reshape(num_rows_, config_.hidden_size);
-  const Matrix key = b_.key.reshape(num_rows_, key_cols);
-  const Matrix value = b_.value.reshape(num_rows_, key_cols);
+  const Matrix normed = b_.normed.reshape(rows_.count, config_.hidden_size);
+  const Matrix key = b_.key.reshape(rows_.count, key_cols);
+  const Matrix value = b_.value.reshape(rows_.count, key_cols);
   if (kept != nullptr) {
-    keep(b_.residual.view(), kept->input);
+    keep(residual_, kept->input);
   }
-  layer_norm(index, NormKind::kInput, b_.residual.view(), normed,
+  layer_norm(index, NormKind::kInput, residual_, normed,
              kept != nullptr ? &kept->input_rstd : nullptr);
   if (append == Append::kYes || config_.qk_norm) {
     linear(index, LinearKind::kKey, normed, Store::kOverwrite, key);
@@ -120,8 +122,8 @@ void ForwardPass::keys_and_values(std::int64_t index, AttentionActivations* kept
 void ForwardPass::attend(std::int64_t index, AttentionActivations* kept) {
   const AttentionShape shape = attention_shape(config_, index, cache_.options());
   const std::int64_t query_cols = config_.num_heads * config_.head_dim;
-  const Matrix query = b_.query.reshape(num_rows_, query_cols);
-  const Matrix attention = b_.attention.reshape(num_rows_, query_cols);
+  const Matrix query = b_.query.reshape(rows_.count, query_cols);
+  const Matrix attention = b_.attention.reshape(rows_.count, query_cols);
   linear(index, LinearKind::kQuery, b_.normed.view(), Store::kOverwrite, query);
   if (config_.qk_norm) {
     if (kept != nullptr) {
@@ -133,13 +135,13 @@ void ForwardPass::attend(std::int64_t index, AttentionActivations* kept) {
   if (kept != nullptr && !config_.qk_norm) {
     keep(query, kept->query);
   }
-  const Matrix lse = kept != nullptr ? b_.lse.reshape(num_rows_, config_.num_heads) : Matrix();
+  const Matrix lse = kept != nullptr ? b_.lse.reshape(rows_.count, config_.num_heads) : Matrix();
   ops_.attention(shape, lists_.segments, query, cache_.layer(index), attention, lse);
   if (kept != nullptr) {
     keep(attention, kept->attention);
     keep(lse, kept->lse);
   }
-  linear(index, LinearKind::kOutput, attention, Store::kAdd, b_.residual.view());
+  linear(index, LinearKind::kOutput, attention, Store::kAdd, residual_);
 }
 
 void ForwardPass::mlp_input(std::int64_t index, MlpActivations* kept) {
@@ -147,9 +149,9 @@ void ForwardPass::mlp_input(std::int64_t index, MlpActivations* kept) {
   gate_ = result_target(b_.gate, kept != nullptr ? &kept->gate : nullptr);
   up_ = result_target(b_.up, kept != nullptr ? &kept->up : nullptr);
   if (kept != nullptr) {
-    keep(b_.residual.view(), kept->residual);
+    keep(residual_, kept->residual);
   }
-  layer_norm(index, NormKind::kAttention, b_.residual.view(), normed,
+  layer_norm(index, NormKind::kAttention, residual_, normed,
              kept != nullptr ? &kept->residual_rstd : nullptr);
   linear(index, LinearKind::kGate, normed, Store::kOverwrite, gate_);
   linear(index, LinearKind::kUp, normed, Store::kOverwrite, up_);
@@ -160,9 +162,9 @@ void ForwardPass::mlp_input(std::int64_t index, MlpActivations* kept) {
 }
 
 void ForwardPass::mlp_output(std::int64_t index) {
-  const Matrix activated = b_.activated.reshape(num_rows_, config_.intermediate_size);
+  const Matrix activated = b_.activated.reshape(rows_.count, config_.intermediate_size);
   ops_.swiglu(gate_, up_, activated);
-  linear(index, LinearKind::kDown, activated, Store::kAdd, b_.residual.view());
+  linear(index, LinearKind::kDown, activated, Store::kAdd, residual_);
 }
 
 void ForwardPass::linear(std::int64_t index, LinearKind kind, ConstMatrix x, Store store,
@@ -170,7 +172,8 @@ void ForwardPass::linear(std::int64_t index, LinearKind kind, ConstMatrix x, Sto
   const LinearWeights& linear = weights_.layer(index).linears[kind];
   KeptLowRank kept;
   if (keeps(index)) {
-    kept = {&activations_->low_rank(index, kind), num_kept_};
+    kept = {&activations_->low_rank(index, kind), rows_.num_kept, rows_.first_kept,
+            rows_.total_kept};
   }
   adapted_linear(
       {linear.weight.get(), linear.bias}, plan_.adapter_runs,
@@ -198,7 +201,7 @@ void ForwardPass::head_norm(std::int64_t index, NormKind kind, DeviceMatrix& x,
 template <class Find>
 void ForwardPass::norm(ConstMatrix x, ConstVector gain, const Find& find, Matrix out,
                        DeviceMatrix* kept_rstd) {
-  const std::int64_t parts = x.rows / num_rows_;
+  const std::int64_t parts = x.rows / rows_.count;
   const Vector rstd = rstd_buffer(kept_rstd, parts);
   const auto norm_rows = [&](ConstVector of_rows, std::int64_t first_row, std::int64_t num_rows) {
     const std::int64_t first = first_row * parts;
@@ -207,7 +210,7 @@ void ForwardPass::norm(ConstMatrix x, ConstVector gain, const Find& find, Matrix
                   rstd.empty() ? rstd : rstd.slice(first, count));
   };
   split_rows(
-      plan_.adapter_runs, num_rows_, find,
+      plan_.adapter_runs, rows_.count, find,
       [&](std::int64_t first, std::int64_t count) { norm_rows(gain, first, count); }, norm_rows);
   if (kept_rstd != nullptr) {
     keep(b_.rstd.view(), *kept_rstd);
@@ -215,17 +218,22 @@ void ForwardPass::norm(ConstMatrix x, ConstVector gain, const Find& find, Matrix
 }
 
 Vector ForwardPass::rstd_buffer(const DeviceMatrix* kept, std::int64_t per_row) {
-  return kept != nullptr ? b_.rstd.reshape(num_rows_, per_row).elements() : Vector();
+  return kept != nullptr ? b_.rstd.reshape(rows_.count, per_row).elements() : Vector();
 }
 
 Matrix ForwardPass::result_target(DeviceMatrix& buffer, DeviceMatrix* kept) const {
-  const bool direct = kept != nullptr && num_kept_ == num_rows_ && kept->dtype() == DType::kF32;
-  return (direct ? *kept : buffer).reshape(num_rows_, config_.intermediate_size);
+  const std::int64_t cols = config_.intermediate_size;
+  if (kept != nullptr && rows_.num_kept == rows_.count && kept->dtype() == DType::kF32) {
+    return kept->reshape(rows_.total_kept, cols).slice_rows(rows_.first_kept, rows_.num_kept);
+  }
+  return buffer.reshape(rows_.count, cols);
 }
 
 void ForwardPass::keep(ConstMatrix source, DeviceMatrix& target) {
-  if (source.data != target.view().data) {
-    target.keep(source.slice_rows(num_rows_ - num_kept_, num_kept_), ops_);
+  const Matrix kept =
+      target.reshape(rows_.total_kept, source.cols).slice_rows(rows_.first_kept, rows_.num_kept);
+  if (source.data != kept.data) {
+    ops_.copy(source.slice_rows(rows_.count - rows_.num_kept, rows_.num_kept), kept);
   }
 }
 

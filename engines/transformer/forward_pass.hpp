@@ -9,15 +9,26 @@
 
 namespace tidemill::engines {
 
-/// Runs one pass over the rows of a plan. Activations of the last rows may be kept for training.
-/// Everything it borrows must outlive it. The residual stream is `ForwardBuffers::residual` (T, D),
-/// which the caller sets.
+/// Says which rows of a batch a pass computes, and of which it keeps activations.
+struct PassRows {
+  std::int64_t first = 0;  // among all rows of the batch
+  std::int64_t count = 0;
+  std::int64_t num_kept = 0;    // counted from the end of the pass's rows
+  std::int64_t first_kept = 0;  // among all rows of the batch that are kept
+  std::int64_t total_kept = 0;  // in the whole batch
+};
+
+/// Runs one pass over consecutive rows of a batch. Activations of its last rows may be kept for
+/// training. Everything it borrows must outlive it. The residual stream and the result are the
+/// pass's rows of `ForwardBuffers::residual` (T, D), which the caller sets, and of
+/// `ForwardBuffers::hidden` (T, D), which the caller shapes; T counts all rows of the batch.
 class ForwardPass {
 public:
-  /// `activations` receive those of the last `num_kept` rows. Null: none are kept.
+  /// `plan` and `lists` describe the pass's rows alone. `activations` receive those of the rows
+  /// that are kept. Null: none are kept.
   ForwardPass(Transformer::State& state, const ModelWeights& weights, const BatchPlan& plan,
               const PlanLists& lists, const KvCache& cache, Activations* activations,
-              std::int64_t num_kept, KeyObserver key_observer = {});
+              const PassRows& rows, KeyObserver key_observer = {});
 
   /// Runs decoder layer `index`.
   void layer(std::int64_t index);
@@ -30,7 +41,8 @@ public:
   void final_norm();
 
   /// Recomputes the activations of layer `index` that the policy does not keep, from
-  /// `Activations::start`. Requires that all rows are training rows.
+  /// `Activations::start`. Overwrites the residual stream, which it shapes itself. Requires that
+  /// all rows are training rows.
   void recompute(std::int64_t index);
 
 private:
@@ -68,8 +80,8 @@ private:
   Activations* activations_;  // null: nothing is kept
   Matrix gate_;               // of the MLP being computed
   Matrix up_;
-  std::int64_t num_rows_;
-  std::int64_t num_kept_;
+  PassRows rows_;
+  Matrix residual_;  // (rows_.count, D)
   KeyObserver key_observer_;
 };
 

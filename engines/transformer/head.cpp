@@ -2,6 +2,7 @@
 // The language-model head: logits, log-probabilities of given tokens, and their gradients. It
 // processes one chunk of rows at a time.
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "base/check.hpp"
@@ -154,36 +155,140 @@ void Transformer::logits(const ModelWeights& weights, std::span<const AdapterRun
   compute_logits(weights, runs, hidden, state_->ops, logits);
 }
 
+namespace {
+
+void check_sizes(std::size_t num_targets, ConstMatrix hidden) {
+  TIDEMILL_CHECK(static_cast<std::int64_t>(num_targets) == hidden.rows)
+      << num_targets << " targets for " << hidden.rows << " rows";
+}
+
+// Computes log-probabilities, one chunk at a time, and reads them after the last chunk.
+class LogprobUnits final : public Units {
+public:
+  LogprobUnits(Transformer::State& state, const HeadInput& input, std::span<float> logprobs,
+               std::span<float> entropies)
+      : s_(state),
+        input_(input),
+        logprobs_(logprobs),
+        entropies_(entropies),
+        chunks_(input.targets, input.options.chunk_rows) {
+    check_sizes(input.targets.size(), input.hidden);
+    TIDEMILL_CHECK(logprobs.size() == input.targets.size());
+    TIDEMILL_CHECK(entropies.empty() || entropies.size() == input.targets.size());
+    std::ranges::fill(logprobs, 0.0F);
+    std::ranges::fill(entropies, 0.0F);
+    s_.head.borrow(s_.forward);
+    s_.head.holds_all_logits = chunks_.num_chunks() == 1;
+    if (!done()) {
+      chunks_.prepare(s_);
+      reserve(s_.head.logprobs, input.hidden.rows, chunks_.num_targets());
+      reserve(s_.head.entropies, input.hidden.rows, chunks_.num_targets());
+    }
+  }
+
+  [[nodiscard]] bool done() const override { return next_ == chunks_.num_chunks(); }
+
+  void run() override {
+    const TargetChunks::Chunk chunk = chunks_.chunk(next_);
+    const Matrix logits = chunk_logits(*input_.weights, input_.adapter, input_.hidden,
+                                       chunks_.rows(chunk), s_.ops, s_.head);
+    s_.ops.log_softmax_gather(logits, chunks_.targets(chunk), 1.0F / input_.options.temperature,
+                              of_chunk(s_.head.logprobs, chunk),
+                              entropies_.empty() ? Vector() : of_chunk(s_.head.entropies, chunk));
+    if (++next_ == chunks_.num_chunks()) {
+      read_values(s_.head.logprobs, chunks_, s_.ops, logprobs_);
+      if (!entropies_.empty()) {
+        read_values(s_.head.entropies, chunks_, s_.ops, entropies_);
+      }
+    }
+  }
+
+private:
+  Transformer::State& s_;
+  HeadInput input_;
+  std::span<float> logprobs_;
+  std::span<float> entropies_;
+  TargetChunks chunks_;
+  std::int64_t next_ = 0;
+};
+
+// Propagates the gradients of log-probabilities and entropies, one chunk at a time.
+class LogprobBackwardUnits final : public Units {
+public:
+  LogprobBackwardUnits(Transformer::State& state, const HeadInput& input,
+                       const TokenGradients& upstream, Matrix dhidden, Gradients& gradients)
+      : s_(state),
+        input_(input),
+        dhidden_(dhidden),
+        gradients_(gradients),
+        with_entropies_(!upstream.dentropies.empty()),
+        chunks_(input.targets, input.options.chunk_rows) {
+    check_sizes(input.targets.size(), input.hidden);
+    TIDEMILL_CHECK(upstream.dlogprobs.size() == input.targets.size());
+    TIDEMILL_CHECK(!with_entropies_ || upstream.dentropies.size() == input.targets.size());
+    TIDEMILL_CHECK(dhidden.rows == input.hidden.rows && dhidden.cols == input.hidden.cols);
+    held_ = upstream.follows_token_logprobs && s_.head.holds_all_logits;
+    s_.head.holds_all_logits = false;  // the gradient overwrites them
+    s_.head.borrow(s_.forward);
+    s_.ops.fill(0.0F, dhidden);
+    if (!done()) {
+      chunks_.prepare(s_);
+      write_values(upstream.dlogprobs, dhidden.rows, chunks_, s_.ops, s_.head.dlogprobs);
+      if (with_entropies_) {
+        write_values(upstream.dentropies, dhidden.rows, chunks_, s_.ops, s_.head.dentropies);
+      }
+    }
+  }
+
+  [[nodiscard]] bool done() const override { return next_ == chunks_.num_chunks(); }
+
+  void run() override {
+    const TargetChunks::Chunk chunk = chunks_.chunk(next_++);
+    const Matrix dlogits = held_ ? s_.head.logits.view()
+                                 : chunk_logits(*input_.weights, input_.adapter, input_.hidden,
+                                                chunks_.rows(chunk), s_.ops, s_.head);
+    s_.ops.log_softmax_backward(
+        dlogits, chunks_.targets(chunk), 1.0F / input_.options.temperature,
+        of_chunk(s_.head.dlogprobs, chunk),
+        with_entropies_ ? of_chunk(s_.head.dentropies, chunk) : ConstVector());
+    const Matrix drows = s_.head.dhidden.reshape(chunk.size, input_.hidden.cols);
+    head_backward(*input_.weights, head_bypass(input_.adapter), dlogits, s_.head.hidden.view(),
+                  s_.ops, gradients_.head(), drows);
+    s_.ops.copy_rows(drows, {}, dhidden_, chunks_.rows(chunk));
+  }
+
+private:
+  Transformer::State& s_;
+  HeadInput input_;
+  Matrix dhidden_;
+  Gradients& gradients_;
+  bool with_entropies_;
+  bool held_ = false;
+  TargetChunks chunks_;
+  std::int64_t next_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Units> Transformer::start_token_logprobs(const HeadInput& input,
+                                                         std::span<float> logprobs,
+                                                         std::span<float> entropies) {
+  return std::make_unique<LogprobUnits>(*state_, input, logprobs, entropies);
+}
+
+std::unique_ptr<Units> Transformer::start_token_logprobs_backward(const HeadInput& input,
+                                                                  const TokenGradients& upstream,
+                                                                  Matrix dhidden,
+                                                                  Gradients& gradients) {
+  return std::make_unique<LogprobBackwardUnits>(*state_, input, upstream, dhidden, gradients);
+}
+
 void Transformer::token_logprobs(const ModelWeights& weights, const Adapter* adapter,
                                  ConstMatrix hidden, std::span<const std::int32_t> targets,
                                  const HeadOptions& options, std::span<float> logprobs,
                                  std::span<float> entropies) {
-  TIDEMILL_CHECK(static_cast<std::int64_t>(targets.size()) == hidden.rows);
-  TIDEMILL_CHECK(logprobs.size() == targets.size());
-  TIDEMILL_CHECK(entropies.empty() || entropies.size() == targets.size());
-  std::ranges::fill(logprobs, 0.0F);
-  std::ranges::fill(entropies, 0.0F);
-  State& s = *state_;
-  TargetChunks chunks(targets, options.chunk_rows);
-  s.head.borrow(s.forward);
-  s.head.holds_all_logits = chunks.num_chunks() == 1;
-  if (chunks.num_chunks() == 0) {
-    return;
-  }
-  chunks.prepare(s);
-  reserve(s.head.logprobs, hidden.rows, chunks.num_targets());
-  reserve(s.head.entropies, hidden.rows, chunks.num_targets());
-  for (std::int64_t index = 0; index < chunks.num_chunks(); ++index) {
-    const TargetChunks::Chunk chunk = chunks.chunk(index);
-    const Matrix logits = chunk_logits(weights, adapter, hidden, chunks.rows(chunk), s.ops, s.head);
-    s.ops.log_softmax_gather(logits, chunks.targets(chunk), 1.0F / options.temperature,
-                             of_chunk(s.head.logprobs, chunk),
-                             entropies.empty() ? Vector() : of_chunk(s.head.entropies, chunk));
-  }
-  read_values(s.head.logprobs, chunks, s.ops, logprobs);
-  if (!entropies.empty()) {
-    read_values(s.head.entropies, chunks, s.ops, entropies);
-  }
+  run_all(
+      *start_token_logprobs({&weights, adapter, hidden, targets, options}, logprobs, entropies));
 }
 
 void Transformer::token_logprobs_backward(const ModelWeights& weights, const Adapter* adapter,
@@ -191,38 +296,8 @@ void Transformer::token_logprobs_backward(const ModelWeights& weights, const Ada
                                           const HeadOptions& options,
                                           const TokenGradients& upstream, Matrix dhidden,
                                           Gradients& gradients) {
-  TIDEMILL_CHECK(static_cast<std::int64_t>(targets.size()) == hidden.rows);
-  TIDEMILL_CHECK(upstream.dlogprobs.size() == targets.size());
-  TIDEMILL_CHECK(upstream.dentropies.empty() || upstream.dentropies.size() == targets.size());
-  TIDEMILL_CHECK(dhidden.rows == hidden.rows && dhidden.cols == hidden.cols);
-  State& s = *state_;
-  const bool held = upstream.follows_token_logprobs && s.head.holds_all_logits;
-  s.head.holds_all_logits = false;  // the gradient overwrites them
-  s.head.borrow(s.forward);
-  s.ops.fill(0.0F, dhidden);
-  TargetChunks chunks(targets, options.chunk_rows);
-  if (chunks.num_chunks() == 0) {
-    return;
-  }
-  chunks.prepare(s);
-  write_values(upstream.dlogprobs, hidden.rows, chunks, s.ops, s.head.dlogprobs);
-  if (!upstream.dentropies.empty()) {
-    write_values(upstream.dentropies, hidden.rows, chunks, s.ops, s.head.dentropies);
-  }
-  for (std::int64_t index = 0; index < chunks.num_chunks(); ++index) {
-    const TargetChunks::Chunk chunk = chunks.chunk(index);
-    const Matrix dlogits =
-        held ? s.head.logits.view()
-             : chunk_logits(weights, adapter, hidden, chunks.rows(chunk), s.ops, s.head);
-    s.ops.log_softmax_backward(
-        dlogits, chunks.targets(chunk), 1.0F / options.temperature,
-        of_chunk(s.head.dlogprobs, chunk),
-        upstream.dentropies.empty() ? ConstVector() : of_chunk(s.head.dentropies, chunk));
-    const Matrix drows = s.head.dhidden.reshape(chunk.size, hidden.cols);
-    head_backward(weights, head_bypass(adapter), dlogits, s.head.hidden.view(), s.ops,
-                  gradients.head(), drows);
-    s.ops.copy_rows(drows, {}, dhidden, chunks.rows(chunk));
-  }
+  run_all(*start_token_logprobs_backward({&weights, adapter, hidden, targets, options}, upstream,
+                                         dhidden, gradients));
 }
 
 }  // namespace tidemill::engines

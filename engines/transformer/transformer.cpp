@@ -45,25 +45,27 @@ WorkspaceRowBytes Transformer::workspace_bytes_per_row(const ModelConfig& config
   const std::int64_t inner = config.intermediate_size;
   const std::int64_t query = config.num_heads * config.head_dim;
   const std::int64_t key = config.num_kv_heads * config.head_dim;
-  const std::int64_t forward = 3 * hidden + 2 * query + 2 * key + 3 * inner;
+  const std::int64_t whole = 2 * hidden;  // the residual stream and the result
+  const std::int64_t window = hidden + 2 * query + 2 * key + 3 * inner;
   if (use == WeightUse::kForward) {
-    return {.batch = forward * width};
+    return {.batch = (whole + window) * width};
   }
   const std::int64_t sums =
       config.num_heads + (config.qk_norm ? config.num_heads : 1);  // lse, rstd
   constexpr std::int64_t kTargets = 4;  // logprobs, entropies and their gradients
-  return {.batch = (forward + sums + hidden + kTargets) * width,
-          .group = (hidden + (config.qk_norm ? 3 : 2) * query + inner) * width,
+  const std::int64_t backward = hidden + (config.qk_norm ? 3 : 2) * query + inner;
+  return {.batch = (whole + hidden + kTargets) * width,
+          .group = (window + sums + backward) * width,
           .sequence = 2 * key * width};
 }
 
 std::int64_t Transformer::head_bytes(const ModelConfig& config, std::int64_t rows,
-                                     std::int64_t chunk_rows) noexcept {
+                                     std::int64_t group, std::int64_t chunk_rows) noexcept {
   const std::int64_t chunk = std::min(rows, chunk_rows);
   const std::int64_t logits = chunk * config.vocab_size;
-  return logits <= 3 * rows * config.intermediate_size
-             ? 0
-             : logits * static_cast<std::int64_t>(sizeof(float));
+  const std::int64_t own_logits = logits <= 3 * group * config.intermediate_size ? 0 : logits;
+  const std::int64_t own_hidden = chunk <= group ? 0 : chunk * config.hidden_size;
+  return (own_logits + own_hidden) * static_cast<std::int64_t>(sizeof(float));
 }
 
 }  // namespace tidemill::engines

@@ -25,6 +25,7 @@
 #include "engines/transformer/kv_cache.hpp"
 #include "engines/transformer/model_weights.hpp"
 #include "engines/transformer/prefix_gradients.hpp"
+#include "engines/transformer/units.hpp"
 
 namespace tidemill::engines {
 
@@ -35,8 +36,10 @@ using HiddenObserver = std::function<void(std::int64_t layer, ConstMatrix hidden
 /// Receives the keys and values (T, K*C) of a layer before they are rotated and rounded for the
 /// cache. The matrices are borrowed until the observer returns.
 using KeyObserver = std::function<void(std::int64_t layer, ConstMatrix key, ConstMatrix value)>;
-/// Fills in keys and values that a `KeyObserver` received before.
-using KeySource = std::function<void(std::int64_t layer, Matrix key, Matrix value)>;
+/// Fills in keys and values that a `KeyObserver` received before: those of the rows of a batch from
+/// `first_row` on.
+using KeySource =
+    std::function<void(std::int64_t layer, std::int64_t first_row, Matrix key, Matrix value)>;
 
 /// Options of a forward pass.
 struct ForwardOptions {
@@ -46,12 +49,25 @@ struct ForwardOptions {
   /// Stores the activations of inference rows too. Requires that all rows have the same adapter.
   bool keeps_inference = false;
   KeyObserver key_observer = nullptr;
+  /// Maximum number of rows that go through a layer together. 0: all rows of the batch. Changes no
+  /// bit. Passes that keep inference rows, or have a key observer, are not divided.
+  std::int64_t window_tokens = 0;
 };
 
 /// Options for computing log-probabilities from logits.
 struct HeadOptions {
   float temperature = 1.0F;      // log_softmax(logits / temperature)
   std::int64_t chunk_rows = 64;  // logits held at once: chunk_rows x V floats; changes no bit
+};
+
+/// What the head computes from: `targets[t]` is predicted from row t of `hidden` (R, D), or is -1.
+/// Everything it names is borrowed.
+struct HeadInput {
+  const ModelWeights* weights = nullptr;
+  const Adapter* adapter = nullptr;  // of all rows, or null
+  ConstMatrix hidden;
+  std::span<const std::int32_t> targets;
+  HeadOptions options;
 };
 
 /// Rows whose gradients go through the head at a time. A product holds a rounded copy of their
@@ -90,8 +106,8 @@ struct BackwardOptions {
 /// The workspace of a `Transformer` per row, for the three counts of rows that it grows with.
 struct WorkspaceRowBytes {
   std::int64_t batch = 0;  // per row of the largest batch
-  /// Per row of the largest group that `Transformer::backward` takes through a layer together
-  /// (`group_rows`).
+  /// Per row of the largest group that goes through a layer together: `group_rows` in the backward
+  /// pass, `ForwardOptions::window_tokens` in the forward pass.
   std::int64_t group = 0;
   /// Per row of that group or, if longer, of the longest sequence that is cut into windows.
   std::int64_t sequence = 0;
@@ -100,6 +116,9 @@ struct WorkspaceRowBytes {
 /// Runs one model architecture on one device. Weights are passed to each call, so one object with
 /// one workspace is enough for rollout, scoring and training.
 ///
+/// Functions that start with `start_` return the same work as the function of that name, divided
+/// into units. Their arguments are borrowed until the last unit has run, and until then no other
+/// function of the object may be called, except to abandon the work.
 /// Calls may return before their operations have run. Until the next `Ops::read` or
 /// `Ops::synchronize`, weights, adapters and activations must stay unchanged.
 /// Memory: a workspace that grows with the rows of the largest batch, group and sequence
@@ -123,13 +142,23 @@ public:
   [[nodiscard]] ConstMatrix forward(const ModelWeights& weights, const Batch& batch, KvCache& cache,
                                     const ForwardOptions& options = {});
 
-  /// Restores the state after `forward` without computing its products. `activations` must already
-  /// hold those of the training rows. `keys` must provide the keys and values of all rows, for
-  /// every layer from `activations.first_layer()` on. Both must come from forward passes with the
-  /// same weights. Unlike after `forward`, the hidden states of inference rows and the keys and
-  /// values of lower layers are undefined.
-  [[nodiscard]] ConstMatrix recall(const ModelWeights& weights, const Batch& batch, KvCache& cache,
-                                   Activations& activations, const KeySource& keys);
+  /// The same for batches whose hidden states are all requested. One unit is a layer over one
+  /// window of rows. `hidden` returns the result.
+  [[nodiscard]] std::unique_ptr<Units> start_forward(const ModelWeights& weights,
+                                                     const Batch& batch, KvCache& cache,
+                                                     const ForwardOptions& options);
+  /// Returns the result of the last forward pass or recall.
+  [[nodiscard]] ConstMatrix hidden() const noexcept;
+
+  /// Restores the state after `forward` without computing its products, in units of a layer over
+  /// `window_tokens` rows, or over all rows if it is 0. `activations` must already hold those of
+  /// the training rows. `keys` must provide the keys and values of all rows, for every layer from
+  /// `activations.first_layer()` on. Both must come from forward passes with the same weights.
+  /// Unlike after `forward`, the hidden states of inference rows and the keys and values of lower
+  /// layers are undefined.
+  [[nodiscard]] std::unique_ptr<Units> start_recall(const ModelWeights& weights, const Batch& batch,
+                                                    KvCache& cache, Activations& activations,
+                                                    KeySource keys, std::int64_t window_tokens);
 
   /// Computes the logits (R, V) of hidden states (R, D). `runs` are the rows with an adapter, which
   /// may change the head.
@@ -144,6 +173,11 @@ public:
                       std::span<const std::int32_t> targets, const HeadOptions& options,
                       std::span<float> logprobs, std::span<float> entropies);
 
+  /// One unit is a chunk of `HeadOptions::chunk_rows` rows. The results are set by the last unit.
+  [[nodiscard]] std::unique_ptr<Units> start_token_logprobs(const HeadInput& input,
+                                                            std::span<float> logprobs,
+                                                            std::span<float> entropies);
+
   /// Propagates the gradient of a loss on the results of `token_logprobs` to the hidden states.
   /// Overwrites dhidden (N, D), and adds the gradient of the head to `gradients` if the head is
   /// trained. Recomputes the logits chunk by chunk unless it can reuse them. Spans are as long as
@@ -153,6 +187,12 @@ public:
                                const HeadOptions& options, const TokenGradients& upstream,
                                Matrix dhidden, Gradients& gradients);
 
+  /// One unit is a chunk of rows. `upstream` is borrowed only until the function returns.
+  [[nodiscard]] std::unique_ptr<Units> start_token_logprobs_backward(const HeadInput& input,
+                                                                     const TokenGradients& upstream,
+                                                                     Matrix dhidden,
+                                                                     Gradients& gradients);
+
   /// Adds the gradients of the batch's training rows to `gradients`, given `dhidden` (N, D), the
   /// gradient of the normalized hidden states of those rows. `batch`, its pages in `cache` and
   /// `activations` must be those of the forward pass. Consumes `activations`, but not `dhidden`.
@@ -161,6 +201,13 @@ public:
   void backward(const ModelWeights& weights, const Batch& batch, const KvCache& cache,
                 Activations& activations, ConstMatrix dhidden, Gradients& gradients,
                 const BackwardOptions& options = {});
+  /// One unit is a half of a layer over one window of rows, or computes again what the pass over
+  /// that window needs.
+  [[nodiscard]] std::unique_ptr<Units> start_backward(const ModelWeights& weights,
+                                                      const Batch& batch, const KvCache& cache,
+                                                      Activations& activations, ConstMatrix dhidden,
+                                                      Gradients& gradients,
+                                                      const BackwardOptions& options);
 
   /// Returns the current size of the workspace without the rotation tables. Units: bytes.
   [[nodiscard]] std::int64_t workspace_bytes() const noexcept;
@@ -168,9 +215,10 @@ public:
   [[nodiscard]] static WorkspaceRowBytes workspace_bytes_per_row(const ModelConfig& config,
                                                                  WeightUse use) noexcept;
   /// Returns the additional workspace of `token_logprobs` and `token_logprobs_backward` with
-  /// `chunk_rows` rows at a time after a batch of `rows` rows. It is 0 if the logits fit in the
-  /// buffers of that batch's MLP. Units: bytes.
+  /// `chunk_rows` rows at a time after a batch of `rows` rows of which `group` go through a layer
+  /// together. It is 0 if the chunks fit in the buffers of that batch's layers. Units: bytes.
   [[nodiscard]] static std::int64_t head_bytes(const ModelConfig& config, std::int64_t rows,
+                                               std::int64_t group,
                                                std::int64_t chunk_rows) noexcept;
 
 private:

@@ -664,14 +664,10 @@ TEST(KeptRowsTest, EqualWeightsOfANewVersionKeepAllRowsAgain) {
 TEST(KeptRowsTest, RoomIsCountedToTheRow) {
   const ModelConfig config = small_config({});
   const auto ops = make_reference_ops();
-  Activations activations(config, 0, ops->memory());
   const std::int64_t row_bytes = Activations::bytes_per_row(config, 0);
   constexpr std::int64_t kCapacity = 70;
   const std::int64_t limit = GeneratedRows::bytes_for(kCapacity, config, 0, row_bytes);
-  constexpr std::int64_t kWorkspace = 50;
-  GeneratedRows rows(config, activations,
-                     {.row_bytes = row_bytes, .workspace_rows = kWorkspace, .byte_limit = limit},
-                     *ops);
+  GeneratedRows rows(config, 0, {}, {.row_bytes = row_bytes, .byte_limit = limit}, *ops);
   const auto keys_from = [](std::int32_t first, std::int64_t count) {
     std::vector<std::optional<DigestKey>> keys;
     for (std::int64_t i = 0; i < count; ++i) {
@@ -681,19 +677,17 @@ TEST(KeptRowsTest, RoomIsCountedToTheRow) {
     return keys;
   };
   for (int round = 0; round < 3; ++round) {
-    EXPECT_TRUE(rows.has_room(1, kCapacity));
-    EXPECT_FALSE(rows.has_room(1, kCapacity + 1));
-    EXPECT_TRUE(rows.has_room(kWorkspace, 1));
-    EXPECT_FALSE(rows.has_room(kWorkspace + 1, 1)) << "the workspace holds no more";
+    EXPECT_TRUE(rows.has_room(kCapacity));
+    EXPECT_FALSE(rows.has_room(kCapacity + 1));
     std::vector<std::optional<DigestKey>> keys = keys_from(0, 20);
     (void)rows.begin_pass(keys);
-    EXPECT_TRUE(rows.has_room(1, kCapacity - 20));
-    EXPECT_FALSE(rows.has_room(1, kCapacity - 19));
+    EXPECT_TRUE(rows.has_room(kCapacity - 20));
+    EXPECT_FALSE(rows.has_room(kCapacity - 19));
     keys = keys_from(10, 20);  // ten of them again, and one that is not kept
     keys.push_back(std::nullopt);
     (void)rows.begin_pass(keys);
-    EXPECT_TRUE(rows.has_room(1, kCapacity - 30));
-    EXPECT_FALSE(rows.has_room(1, kCapacity - 29));
+    EXPECT_TRUE(rows.has_room(kCapacity - 30));
+    EXPECT_FALSE(rows.has_room(kCapacity - 29));
     EXPECT_EQ(rows.size_bytes(), limit / kCapacity * 30);
     rows.clear();
   }

@@ -77,7 +77,7 @@ TEST(MemoryTest, WorkspaceOfTrainingHasTheEstimatedSize) {
       harness.keep = {recompute, DType::kBF16};
       Gradients gradients = Gradients::for_model(config, *harness.ops);
       harness.train({sequence_of(config)}, nullptr, {1.0F, 8}, &gradients);
-      EXPECT_EQ(Transformer::head_bytes(config, kTokens, 8), 0);
+      EXPECT_EQ(Transformer::head_bytes(config, kTokens, kTokens, 8), 0);
       const WorkspaceRowBytes per_row =
           Transformer::workspace_bytes_per_row(config, WeightUse::kForwardAndBackward);
       EXPECT_EQ(harness.model.workspace_bytes(),
@@ -98,7 +98,7 @@ TEST(MemoryTest, LogitsThatDoNotFitTheWorkspaceHaveTheEstimatedSize) {
     harness.train({sequence_of(config)}, nullptr, {1.0F, chunk_rows}, &gradients);
     // All rows but the first have a target.
     const std::int64_t head = 4 * own_rows * config.vocab_size;
-    EXPECT_EQ(Transformer::head_bytes(config, kTokens, chunk_rows), head);
+    EXPECT_EQ(Transformer::head_bytes(config, kTokens, kTokens, chunk_rows), head);
     EXPECT_EQ(harness.model.workspace_bytes(),
               head + kTokens * (per_row.batch + per_row.group + per_row.sequence));
   }
@@ -124,7 +124,10 @@ TEST(MemoryTest, WorkspaceOfTrainingInWindowsHasTheEstimatedSize) {
         EXPECT_EQ(workspace(0), batch + 44 * (per_row.group + per_row.sequence));
         EXPECT_EQ(workspace(39), batch + 39 * (per_row.group + per_row.sequence));
         EXPECT_EQ(workspace(12), batch + 12 * per_row.group + 30 * per_row.sequence);
-        EXPECT_EQ(workspace(1), batch + per_row.group + 30 * per_row.sequence);
+        // A chunk of the head no longer fits in the buffers of a layer.
+        EXPECT_EQ(workspace(1), batch + per_row.group + 30 * per_row.sequence +
+                                    Transformer::head_bytes(config, 44, 1, 8));
+        EXPECT_GT(Transformer::head_bytes(config, 44, 1, 8), 0);
       }
     }
   }

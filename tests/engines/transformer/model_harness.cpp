@@ -134,7 +134,9 @@ TokenScores ModelHarness::train(const std::vector<TestSequence>& sequences, cons
   }
   Activations activations(config, gradients != nullptr ? gradients->first_layer() : 0,
                           ops->memory(), keep);
-  const ConstMatrix all_hidden = model.forward(*weights, batch, *cache, {&activations, {}});
+  ForwardOptions forward{.activations = &activations};
+  forward.window_tokens = backward.window_tokens;
+  const ConstMatrix all_hidden = model.forward(*weights, batch, *cache, forward);
   const ConstMatrix hidden =
       all_hidden.slice_rows(inference_rows, all_hidden.rows - inference_rows);
   std::vector<float> logprobs(targets.size());
