@@ -70,20 +70,27 @@ DigestKey digest_key(std::span<const std::byte> bytes) {
   return {hash.low64, hash.high64};
 }
 
-std::string digest_tensors(const TensorMap& tensors) {
+TensorHasher::TensorHasher(std::size_t num_tensors) {
   constexpr std::string_view kFormat = "tidemill tensors 1";
-  DigestHasher hasher;
-  hasher.update(std::as_bytes(std::span(kFormat)));
-  update(hasher, std::uint64_t{tensors.size()});
+  hasher_.update(std::as_bytes(std::span(kFormat)));
+  update(hasher_, std::uint64_t{num_tensors});
+}
+
+void TensorHasher::add(std::string_view name, const Tensor& tensor) {
+  update(hasher_, name);
+  update(hasher_, dtype_name(tensor.dtype));
+  update(hasher_, std::uint64_t{tensor.shape.size()});
+  for (const std::int64_t extent : tensor.shape) {
+    update(hasher_, static_cast<std::uint64_t>(extent));
+  }
+  update(hasher_, std::uint64_t{tensor.data.size_bytes()});
+  hasher_.update(tensor.data.bytes());
+}
+
+std::string digest_tensors(const TensorMap& tensors) {
+  TensorHasher hasher(tensors.size());
   for (const auto& [name, tensor] : tensors) {
-    update(hasher, name);
-    update(hasher, dtype_name(tensor.dtype));
-    update(hasher, std::uint64_t{tensor.shape.size()});
-    for (const std::int64_t extent : tensor.shape) {
-      update(hasher, static_cast<std::uint64_t>(extent));
-    }
-    update(hasher, std::uint64_t{tensor.data.size_bytes()});
-    hasher.update(tensor.data.bytes());
+    hasher.add(name, tensor);
     tensor.data.release_pages();  // so that a mapped model does not fill the memory
   }
   return hasher.digest();

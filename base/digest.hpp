@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "base/tensor/tensor.hpp"
 
@@ -54,5 +55,20 @@ struct DigestKey {
 /// its type's name, that name, the number of dimensions, each extent, the number of data bytes, and
 /// the data.
 [[nodiscard]] std::string digest_tensors(const TensorMap& tensors);
+
+/// Computes `digest_tensors` one tensor at a time.
+class TensorHasher {
+public:
+  /// `num_tensors` tensors will be added.
+  explicit TensorHasher(std::size_t num_tensors);
+
+  /// Appends a tensor. The names of tensors ascend.
+  void add(std::string_view name, const Tensor& tensor);
+  /// Returns the digest. Requires that all tensors were added.
+  [[nodiscard]] std::string digest() const { return hasher_.digest(); }
+
+private:
+  DigestHasher hasher_;
+};
 
 }  // namespace tidemill

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/bench_model.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -61,6 +62,7 @@ Status BenchModel::open(const BenchModelOptions& how) {
   runtime.kv_bytes = std::int64_t{512} << 20U;
   runtime.activation_bytes = std::int64_t{8} << 30U;
   runtime.recompute = how.recompute;
+  runtime.window_tokens = how.window_tokens;
   runtime.adapter_bytes = how.num_adapters > 0 ? std::int64_t{2} << 30U : 0;
   runtime.profile = &profile_.ops;
   if (how.training == Training::kAdapter) {
@@ -128,13 +130,34 @@ Result<double> BenchModel::group(std::int64_t prompt, std::int64_t new_tokens,
 Result<double> BenchModel::train() {
   const double start = begin_step();
   TIDEMILL_RETURN_IF_ERROR(begin_training(batch_));
-  engines::TrainEngine& train = *runtime_->train();
-  while (train.has_work()) {
-    const auto report = train.step({4096});
-    TIDEMILL_RETURN_IF_ERROR(report.status());
+  engines::TrainingJob& job = *runtime_->policy_job();
+  while (job.has_work()) {
+    TIDEMILL_RETURN_IF_ERROR(job.advance({4096}).status());
   }
-  TIDEMILL_RETURN_IF_ERROR(train.update().status());
+  TIDEMILL_RETURN_IF_ERROR(job.optim_step());
+  TIDEMILL_RETURN_IF_ERROR(engines::run_to_end(job));
   return static_cast<double>(batch_ * kTrainTokens) / end_step(start, true);
+}
+
+Result<double> BenchModel::train_unit() {
+  engines::TrainingJob& job = *runtime_->policy_job();
+  std::vector<double> seconds;
+  const auto run = [&]() -> Status {
+    engines::StepBudget one;
+    one.units = 1;
+    while (job.has_work()) {
+      const double start = begin_step();
+      TIDEMILL_RETURN_IF_ERROR(job.advance(one).status());
+      seconds.push_back(end_step(start, true));
+    }
+    return {};
+  };
+  TIDEMILL_RETURN_IF_ERROR(begin_training(batch_));
+  TIDEMILL_RETURN_IF_ERROR(run());
+  TIDEMILL_RETURN_IF_ERROR(job.optim_step());
+  TIDEMILL_RETURN_IF_ERROR(run());
+  std::ranges::sort(seconds);
+  return 1e3 * seconds[(seconds.size() - 1) * 99 / 100];
 }
 
 Result<double> BenchModel::share() {
@@ -142,10 +165,10 @@ Result<double> BenchModel::share() {
   constexpr int kAlone = 24;  // iterations of decoding
   constexpr auto kTrained = static_cast<double>(kSequences * kTrainTokens);
   engines::RolloutEngine& rollout = runtime_->rollout();
-  engines::TrainEngine& train = *runtime_->train();
+  engines::TrainingJob& job = *runtime_->policy_job();
   engines::ExecutorOptions shares;
   shares.train_tokens = kTrainTokens;
-  engines::Executor executor(&rollout, &train, shares);
+  engines::Executor executor(&rollout, &job, shares);
   // Enough tokens for all measurements: no request ends before it is cancelled.
   const std::uint64_t first_id = next_id_;
   TIDEMILL_RETURN_IF_ERROR(submit(kPromptTokens, kAlone + 8 * kSequences * kTrainTokens / batch_));
@@ -162,11 +185,12 @@ Result<double> BenchModel::share() {
   std::int64_t decoded = 0;
   start = begin_step();
   TIDEMILL_RETURN_IF_ERROR(begin_training(kSequences));
-  while (train.has_work()) {
+  while (job.has_work()) {
     TIDEMILL_ASSIGN_OR_RETURN(const engines::StepReport report, executor.iterate());
     decoded += report.decode_tokens;
   }
-  TIDEMILL_RETURN_IF_ERROR(train.update().status());
+  TIDEMILL_RETURN_IF_ERROR(job.optim_step());
+  TIDEMILL_RETURN_IF_ERROR(engines::run_to_end(job));
   const double together = end_step(start, true);
 
   for (std::uint64_t id = first_id; id < next_id_; ++id) {
@@ -177,29 +201,30 @@ Result<double> BenchModel::share() {
   }
   start = begin_step();
   TIDEMILL_RETURN_IF_ERROR(begin_training(kSequences));
-  while (train.has_work()) {
+  while (job.has_work()) {
     TIDEMILL_RETURN_IF_ERROR(executor.iterate().status());
   }
-  TIDEMILL_RETURN_IF_ERROR(train.update().status());
+  TIDEMILL_RETURN_IF_ERROR(job.optim_step());
+  TIDEMILL_RETURN_IF_ERROR(engines::run_to_end(job));
   const double train_alone = kTrained / end_step(start, true);
   return static_cast<double>(decoded) / together / decode_alone + kTrained / together / train_alone;
 }
 
 // Starts a batch of `sequences` sequences of kTrainTokens tokens.
 Status BenchModel::begin_training(std::int64_t sequences) {
-  engines::TrainEngine& train = *runtime_->train();
+  engines::TrainingJob& job = *runtime_->policy_job();
   loss_ = std::make_unique<engines::SftTokenLoss>(
       engines::BatchCounts{.tokens = sequences * kTrainTokens});
-  TIDEMILL_RETURN_IF_ERROR(train.begin_batch(loss_.get(), 1.0F));
+  engines::TrainBatch batch;
   for (std::int64_t i = 0; i < sequences; ++i) {
     TrainSequence sequence;
     sequence.id = SampleId{static_cast<std::uint64_t>(i)};
     sequence.ids = random_ids(kTrainTokens + 1, config_.vocab_size, state_);
     sequence.response_mask.assign(sequence.ids.size(), 1);
     sequence.response_mask[0] = 0;
-    TIDEMILL_RETURN_IF_ERROR(train.add(std::move(sequence)));
+    batch.sequences.push_back(std::move(sequence));
   }
-  return {};
+  return job.forward_backward(std::move(batch), *loss_);
 }
 
 Status BenchModel::submit(std::int64_t prompt, std::int64_t new_tokens, std::int64_t num_adapters) {

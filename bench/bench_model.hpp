@@ -24,7 +24,8 @@ struct BenchModelOptions {
   bool share_prefixes = true;
   const char* preset = "197m";  // used unless the user names a model
   engines::Recompute recompute = engines::Recompute::kNone;
-  std::int64_t num_adapters = 0;  // loaded by `load_bench_adapters`
+  std::int64_t num_adapters = 0;   // loaded by `load_bench_adapters`
+  std::int64_t window_tokens = 0;  // `RuntimeOptions::window_tokens`
 };
 
 /// Opens a model and gives it work. The steps add to the profile passed to the constructor.
@@ -64,6 +65,9 @@ public:
   /// Returns the tokens per second of an optimizer step on `batch` sequences of `kTrainTokens`
   /// tokens.
   [[nodiscard]] Result<double> train();
+  /// Takes an optimizer step on `batch` sequences unit by unit. Returns the milliseconds of the
+  /// unit that 99 of 100 units do not exceed.
+  [[nodiscard]] Result<double> train_unit();
   /// Lets `batch` requests decode during an optimizer step on two sequences of `kTrainTokens`
   /// tokens, each a micro-batch, with equal shares. Returns the sum of both rates, each relative to
   /// its rate alone: decoding alone is measured before, training alone afterwards.

@@ -22,6 +22,29 @@ Result<double> train_limit(BenchModel& bench, const engines::MachinePeaks& peaks
   return tokens * peak_flops(peaks, spec.model.compute) / flops;
 }
 
+Result<double> train_unit(BenchModel& bench) {
+  return bench.train_unit();
+}
+
+// What another request may wait for.
+Result<double> unit_limit(BenchModel& /*bench*/, const engines::MachinePeaks& /*peaks*/,
+                          const FigureSpec& /*spec*/) {
+  return 5.0;
+}
+
+FigureSpec unit(const char* name, DType compute, std::int64_t window_tokens) {
+  BenchModelOptions model{compute, Training::kAdapter, 1, true, "197m"};
+  model.window_tokens = window_tokens;
+  return {name, model, "ms", "5 ms", train_unit, unit_limit};
+}
+
+// The cost of dividing a step into units: the rate of a step in windows.
+FigureSpec step_in_windows(const char* name, DType compute, std::int64_t window_tokens) {
+  BenchModelOptions model{compute, Training::kAdapter, 1, true, "197m"};
+  model.window_tokens = window_tokens;
+  return {name, model, kTokensPerSecond, kMatmulPeak, train, train_limit};
+}
+
 FigureSpec step(const char* name, DType compute, Training training, std::int64_t batch,
                 const char* preset = "197m") {
   return {
@@ -37,6 +60,10 @@ std::vector<FigureSpec> training_figures() {
       step("lora_step_f32_b4", DType::kF32, Training::kAdapter, 4),
       step("lora_step_bf16_b1", DType::kBF16, Training::kAdapter, 1),
       step("lora_step_bf16_b4", DType::kBF16, Training::kAdapter, 4),
+      step_in_windows("lora_step_f32_w64", DType::kF32, 64),
+      step_in_windows("lora_step_bf16_w64", DType::kBF16, 64),
+      unit("lora_unit_f32_w64", DType::kF32, 64),
+      unit("lora_unit_bf16_w64", DType::kBF16, 64),
       step("full_step_f32", DType::kF32, Training::kAll, 1, "15m"),
   };
 }

@@ -283,7 +283,7 @@ Result<OpenedRuntime> open_runtime_at(const TrainedModel& model,
   opened.weights.version.incarnation = origin.incarnation;
   if (origin.commit.has_value()) {
     TIDEMILL_RETURN_IF_ERROR(
-        opened.runtime->train()->restore(opened.weights, origin.commit->optimizer));
+        opened.runtime->policy_job()->load(opened.weights, origin.commit->optimizer));
   }
   if (origin.commit.has_value() || origin.incarnation != 0) {
     TIDEMILL_RETURN_IF_ERROR(

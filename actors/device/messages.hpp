@@ -9,7 +9,7 @@
 #include "base/ids.hpp"
 #include "engines/rollout_engine.hpp"
 #include "engines/snapshot.hpp"
-#include "engines/train_engine.hpp"
+#include "engines/training_job.hpp"
 
 namespace tidemill::actors {
 
@@ -63,7 +63,7 @@ struct TrainOutcome {
   TargetScore score;  // of a job that only scores
 };
 
-/// What `TrainEngine::restore` needs in addition to the last snapshot.
+/// What `TrainingJob::restore` needs in addition to the last snapshot.
 struct OptimizerState {
   TensorMap tensors;
 };

@@ -24,7 +24,7 @@ struct DeviceDeps {
   /// Keeps the views alive. Shared with the work at the port.
   std::shared_ptr<void> runtime;
   engines::RolloutEngine* rollout = nullptr;
-  engines::TrainEngine* train = nullptr;  // null: the device only generates
+  engines::TrainingJob* train = nullptr;  // null: the device only generates
   LossFactory make_loss;
   WorkPort* port = nullptr;  // outlives the device
   engines::ExecutorOptions executor;

@@ -9,17 +9,17 @@ namespace tidemill::actors {
 
 using engines::TrainSequence;
 
-TrainRun::TrainRun(engines::TrainEngine& engine, LossFactory make_loss, TrainJob job)
+TrainRun::TrainRun(engines::TrainingJob& engine, LossFactory make_loss, TrainJob job)
     : engine_(engine), make_loss_(std::move(make_loss)), job_(std::move(job)) {}
 
 TrainRun::~TrainRun() {
-  engine_.abandon_batch();
+  engine_.cancel();
 }
 
 Status TrainRun::advance() {
   Status status = take_stages();
   if (!status.ok()) {
-    engine_.abandon_batch();
+    engine_.cancel();
   }
   return status;
 }
@@ -37,9 +37,15 @@ Status TrainRun::take_stages() {
         finished_ = job_.score_only;
         TIDEMILL_RETURN_IF_ERROR(finished_ ? Status{} : begin_minibatch());
         break;
-      case Stage::kTraining:
-        TIDEMILL_RETURN_IF_ERROR(end_minibatch());
+      case Stage::kTraining: TIDEMILL_RETURN_IF_ERROR(end_minibatch()); break;
+      case Stage::kStepping:
+        outcome_.updates.push_back(engine_.last_update());
+        ++minibatch_;
         TIDEMILL_RETURN_IF_ERROR(begin_minibatch());
+        break;
+      case Stage::kSaving:
+        outcome_.snapshot = engine_.take_saved();
+        finished_ = true;
         break;
     }
   }
@@ -81,13 +87,13 @@ void TrainRun::add_score(std::span<const float> logprobs, const TrainSequence& s
 
 Status TrainRun::begin_scoring() {
   stage_ = Stage::kScoring;
-  TIDEMILL_RETURN_IF_ERROR(engine_.begin_batch(nullptr, job_.temperature));
+  engines::TrainBatch batch;
+  batch.temperature = job_.temperature;
   for (const TrainMinibatch& minibatch : job_.minibatches) {
-    for (const TrainSequence& sequence : minibatch.sequences) {
-      TIDEMILL_RETURN_IF_ERROR(engine_.add(sequence));
-    }
+    batch.sequences.insert(batch.sequences.end(), minibatch.sequences.begin(),
+                           minibatch.sequences.end());
   }
-  return {};
+  return engine_.forward(std::move(batch));
 }
 
 Status TrainRun::end_scoring() {
@@ -101,7 +107,7 @@ Status TrainRun::end_scoring() {
       }
     }
   }
-  return engine_.update().status();
+  return {};
 }
 
 Status TrainRun::begin_minibatch() {
@@ -117,17 +123,12 @@ Status TrainRun::begin_minibatch() {
     }
   }
   if (epoch_ >= job_.epochs) {
-    TIDEMILL_ASSIGN_OR_RETURN(outcome_.snapshot, engine_.commit(job_.publish_as));
-    finished_ = true;
-    return {};
+    stage_ = Stage::kSaving;
+    return engine_.save(job_.publish_as);
   }
   const auto& sequences = job_.minibatches[minibatch_].sequences;
   TIDEMILL_ASSIGN_OR_RETURN(loss_, make_loss_(sequences));
-  TIDEMILL_RETURN_IF_ERROR(engine_.begin_batch(loss_.get(), job_.temperature));
-  for (const TrainSequence& sequence : sequences) {
-    TIDEMILL_RETURN_IF_ERROR(engine_.add(sequence));
-  }
-  return {};
+  return engine_.forward_backward({sequences, job_.temperature}, *loss_);
 }
 
 Status TrainRun::compare_on_policy() {
@@ -149,10 +150,8 @@ Status TrainRun::end_minibatch() {
   if (outcome_.updates.empty()) {  // the weights are still those that the job started from
     TIDEMILL_RETURN_IF_ERROR(compare_on_policy());
   }
-  TIDEMILL_ASSIGN_OR_RETURN(engines::UpdateReport report, engine_.update());
-  outcome_.updates.push_back(std::move(report));
-  ++minibatch_;
-  return {};
+  stage_ = Stage::kStepping;
+  return engine_.optim_step();
 }
 
 }  // namespace tidemill::actors

@@ -12,7 +12,7 @@
 
 namespace tidemill::actors {
 
-/// Drives a `TrainEngine` through a `TrainJob`.
+/// Drives a `TrainingJob` through a `TrainJob`.
 ///
 /// The probe is scored first. A scoring pass over all sequences follows if the job needs proximal
 /// log-probabilities. Then each minibatch of each epoch is stepped and updated, and finally the
@@ -22,7 +22,7 @@ namespace tidemill::actors {
 class TrainRun {
 public:
   /// Borrows `engine` and keeps `job`.
-  TrainRun(engines::TrainEngine& engine, LossFactory make_loss, TrainJob job);
+  TrainRun(engines::TrainingJob& engine, LossFactory make_loss, TrainJob job);
   TrainRun(const TrainRun&) = delete;
   TrainRun& operator=(const TrainRun&) = delete;
   /// Abandons the engine's open batch, which refers to the loss of this run.
@@ -48,9 +48,9 @@ private:
   void add_score(std::span<const float> logprobs, const engines::TrainSequence& sequence);
   void compare(std::span<const float> trained, const engines::TrainSequence& sequence);
 
-  enum class Stage { kStart, kScoring, kTraining };
+  enum class Stage { kStart, kScoring, kTraining, kStepping, kSaving };
 
-  engines::TrainEngine& engine_;
+  engines::TrainingJob& engine_;
   LossFactory make_loss_;
   TrainJob job_;
   TrainOutcome outcome_;

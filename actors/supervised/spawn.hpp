@@ -15,7 +15,7 @@
 #include "actors/trainer/best_weights.hpp"
 #include "actors/trainer/handles.hpp"
 #include "actors/work/work_port.hpp"
-#include "engines/train_engine.hpp"
+#include "engines/training_job.hpp"
 
 namespace tidemill::actors {
 

@@ -24,7 +24,7 @@ Result<StepReport> Executor::iterate() {
     train_debt_ = 0.0;  // what a view does while the other is idle adds no debt
   }
   if (can_train && (!can_generate || training_goes_first())) {
-    auto report = train_->step({options_.train_tokens});
+    auto report = train_->advance({options_.train_tokens});
     if (!report.ok()) {
       return report.status().with_context("training step");
     }

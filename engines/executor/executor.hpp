@@ -7,7 +7,7 @@
 #include "engines/executor/executor_options.hpp"
 #include "engines/rollout_engine.hpp"
 #include "engines/step.hpp"
-#include "engines/train_engine.hpp"
+#include "engines/training_job.hpp"
 
 namespace tidemill::engines {
 
@@ -21,7 +21,7 @@ namespace tidemill::engines {
 class Executor {
 public:
   /// Borrows the views, which may be null.
-  Executor(RolloutEngine* rollout, TrainEngine* train, const ExecutorOptions& options)
+  Executor(RolloutEngine* rollout, TrainingJob* train, const ExecutorOptions& options)
       : rollout_(rollout), train_(train), options_(options) {}
 
   [[nodiscard]] bool has_work() const;
@@ -34,7 +34,7 @@ private:
   [[nodiscard]] bool training_goes_first() const noexcept;
 
   RolloutEngine* rollout_;
-  TrainEngine* train_;
+  TrainingJob* train_;
   ExecutorOptions options_;
   double train_debt_ = 0.0;  // training tokens owed for rollout tokens computed
 };

@@ -327,10 +327,12 @@ public:
   /// Performs one step of `adamw_update`, bit for bit.
   virtual void adamw(const AdamWFactors<float>& factors, const AdamWVectors& tensor) = 0;
 
-  /// Returns the sum of squares of `values`, as `squared_norm`
-  /// (engines/optimizer/gradient_norm.hpp) computes it. Waits for all operations before it. Errors:
-  /// those of `synchronize`.
-  [[nodiscard]] virtual Result<double> squared_norm(ConstVector values) = 0;
+  /// Adds the sums of squares of the blocks of `values` to `sum`, in order, and returns the result:
+  /// from 0, what `squared_norm` (engines/optimizer/gradient_norm.hpp) computes. Values divided at
+  /// multiples of `kNormBlock` give the same bits part after part. Waits for all operations before
+  /// it. Errors: those of `synchronize`.
+  [[nodiscard]] virtual Result<double> squared_norm(ConstVector values, double sum) = 0;
+  [[nodiscard]] Result<double> squared_norm(ConstVector values) { return squared_norm(values, 0.0); }
 
   // -- attention -------------------------------------------------------------------------------
 

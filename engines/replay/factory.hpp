@@ -12,7 +12,7 @@
 #include "base/clock.hpp"
 #include "engines/reward_engine.hpp"
 #include "engines/rollout_engine.hpp"
-#include "engines/train_engine.hpp"
+#include "engines/training_job.hpp"
 
 namespace tidemill::engines {
 
@@ -46,7 +46,7 @@ struct ReplayOptions {
 
 /// Makes a trainer whose weights are the digest of everything it has been trained on.
 /// `logprobs` and `score` return what the replay rollout engine reports for the same weights.
-[[nodiscard]] std::unique_ptr<TrainEngine> make_replay_train_engine(const ReplayOptions& options,
+[[nodiscard]] std::unique_ptr<TrainingJob> make_replay_training_job(const ReplayOptions& options,
                                                                     const Snapshot& initial);
 
 /// Makes a reward engine that scores a response 0 or 1 by its hash. About one in `fail_one_in`

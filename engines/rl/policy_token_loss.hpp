@@ -9,7 +9,7 @@
 #include "base/result.hpp"
 #include "engines/rl/aggregate.hpp"
 #include "engines/rl/policy_options.hpp"
-#include "engines/train_engine.hpp"
+#include "engines/training_job.hpp"
 
 namespace tidemill::engines {
 

@@ -8,7 +8,7 @@
 
 #include "base/result.hpp"
 #include "engines/rl/aggregate.hpp"
-#include "engines/train_engine.hpp"
+#include "engines/training_job.hpp"
 
 namespace tidemill::engines {
 

@@ -48,7 +48,7 @@ struct MemoryLoad {
   /// Whether the trainer's state is captured for commits.
   bool commits = true;
   /// Tokens of sequences whose log-probabilities are also computed under other weights
-  /// (`TrainEngine::score`).
+  /// (`TrainingJob::score`).
   std::int64_t score_tokens = 0;
   /// Tokens of the prompts that several sequences of a micro-batch share.
   std::int64_t shared_tokens = 0;

@@ -11,7 +11,7 @@
 #include "engines/runtime/runtime_context.hpp"
 #include "engines/runtime/shared_prompts.hpp"
 #include "engines/runtime/weight_cache.hpp"
-#include "engines/train_engine.hpp"
+#include "engines/training_job.hpp"
 
 namespace tidemill::engines {
 

@@ -11,7 +11,7 @@
 #include "engines/peft/adapter_spec.hpp"
 #include "engines/runtime/rollout_view.hpp"
 #include "engines/runtime/runtime_context.hpp"
-#include "engines/runtime/train_view.hpp"
+#include "engines/runtime/runtime_job.hpp"
 #include "engines/runtime/weight_cache.hpp"
 
 namespace tidemill::engines {
@@ -48,17 +48,13 @@ Status check_options(const RuntimeOptions& options) {
   return {};
 }
 
-// Returns the spec of the adapter, which is empty if there is none.
-Result<AdapterSpec> read_spec(const ModelConfig& model, const RuntimeOptions& options) {
-  if (!options.adapter.has_value()) {
-    return AdapterSpec{};
-  }
-  const AdapterFiles& adapter = *options.adapter;
+// Returns the spec of an adapter on `model`.
+Result<AdapterSpec> read_spec(const ModelConfig& model, const AdapterFiles& adapter, bool trains) {
   auto spec = adapter_spec(adapter.config, adapter.modules, model);
   if (!spec.ok()) {
     return spec.status().with_context(adapter.location);
   }
-  if (options.optimizer.has_value()) {
+  if (trains) {
     const Status trainable = check_adapter_training(adapter.config);
     TIDEMILL_RETURN_IF_ERROR(trainable.with_context(adapter.location));
   }
@@ -113,14 +109,19 @@ public:
                     const RuntimeOptions& options, Snapshot initial)
       : context_(std::move(context)),
         weight_cache_(context_->config, std::move(spec), options.compute,
-                      options.adapter_bytes > 0 ? KeepBase::kAlways : KeepBase::kIfNeeded,
+                      options.adapter_bytes > 0 || options.trains_adapters ? KeepBase::kAlways
+                                                                           : KeepBase::kIfNeeded,
                       *context_->ops),
-        initial_(std::move(initial)) {}
+        options_(options),
+        initial_(std::move(initial)) {
+    options_.adapter.reset();  // its tensors are in `initial_`
+  }
 
   // Lays the weights out once and makes both views.
   Status open_views(const RuntimeOptions& options, const ModelFiles& model) {
-    const WeightUse use =
-        options.optimizer.has_value() ? WeightUse::kForwardAndBackward : WeightUse::kForward;
+    const WeightUse use = options.optimizer.has_value() || options.trains_adapters
+                              ? WeightUse::kForwardAndBackward
+                              : WeightUse::kForward;
     Result<LaidOutWeights> laid_out = weight_cache_.lay_out(initial_, use, SnapshotTrust::kOwn);
     if (!quantizes(options)) {
       TIDEMILL_RETURN_IF_ERROR(
@@ -130,9 +131,9 @@ public:
     opened_ = weights.base;
     rollout_.emplace(*context_, weight_cache_, options, weights, initial_.version);
     if (options.optimizer.has_value()) {
-      train_.emplace(*context_, weight_cache_, options,
-                     options.adapter.has_value() ? initial_.adapter : model.tensors, weights);
-      if (GeneratedRows* rows = train_->generated()) {
+      policy_job_.emplace(*context_, weight_cache_, options,
+                          options.adapter.has_value() ? initial_.adapter : model.tensors, weights);
+      if (GeneratedRows* rows = policy_job_->generated()) {
         rollout_->keep_rows_in(*rows);
       }
     }
@@ -141,7 +142,38 @@ public:
 
   RolloutEngine& rollout() override { return *rollout_; }
   NamedAdapters& adapters() override { return rollout_->adapters(); }
-  TrainEngine* train() override { return train_.has_value() ? &*train_ : nullptr; }
+  TrainingJob* policy_job() override { return policy_job_.has_value() ? &*policy_job_ : nullptr; }
+  Result<std::unique_ptr<TrainingJob>> open_job(const JobOptions& job) override {
+    RuntimeOptions options = options_;
+    options.adapter = job.adapter;
+    options.optimizer = job.optimizer;
+    options.activation_bytes = job.activation_bytes;
+    options.recompute = job.recompute;
+    options.window_tokens = job.window_tokens;
+    options.allocator = job.allocator;
+    options.generated_bytes = 0;  // only the policy's rows are kept
+    TIDEMILL_RETURN_IF_ERROR(check_options(options));
+    TIDEMILL_ASSIGN_OR_RETURN(AdapterSpec spec, read_spec(context_->config, job.adapter, true));
+    const std::shared_ptr<const ModelWeights> base = opened_.lock();
+    if (!options.trains_adapters || base == nullptr) {
+      return invalid_argument(base == nullptr
+                                  ? "the base that the runtime was opened with is no longer in use"
+                                  : "the runtime was opened without `trains_adapters`");
+    }
+    auto weight_cache = std::make_unique<WeightCache>(
+        context_->config, std::move(spec), options.compute, KeepBase::kIfNeeded, *context_->ops);
+    const TensorMap adapter = to_float_type(job.adapter.tensors, DType::kF32);
+    LaidOutWeights weights{base, nullptr, initial().base_digest, digest_tensors(adapter)};
+    TIDEMILL_ASSIGN_OR_RETURN(weights.adapter, weight_cache->lay_out_adapter(
+                                                   adapter, *base, WeightUse::kForwardAndBackward));
+    weight_cache->remember(weights, WeightUse::kForwardAndBackward);
+    auto opened = std::make_unique<RuntimeJob>(*context_, std::move(weight_cache), options, adapter,
+                                               std::move(weights));
+    if (job.keeps_anchor) {
+      opened->keep_anchor();
+    }
+    return std::unique_ptr<TrainingJob>(std::move(opened));
+  }
   const Snapshot& initial() const override {
     if (initial_.base_digest.empty()) {
       initial_.base_digest = digest_tensors(initial_.base);
@@ -157,10 +189,11 @@ public:
 private:
   std::unique_ptr<RuntimeContext> context_;
   mutable WeightCache weight_cache_;
+  RuntimeOptions options_;
   std::weak_ptr<const ModelWeights> opened_;
   mutable Snapshot initial_;  // the digest of the base is computed on demand
   std::optional<RolloutView> rollout_;
-  std::optional<TrainView> train_;
+  std::optional<RuntimeJob> policy_job_;
 };
 
 }  // namespace
@@ -168,7 +201,11 @@ private:
 Result<std::unique_ptr<ModelRuntime>> open_runtime(const ModelFiles& model,
                                                    const RuntimeOptions& options) {
   TIDEMILL_RETURN_IF_ERROR(check_options(options));
-  TIDEMILL_ASSIGN_OR_RETURN(AdapterSpec spec, read_spec(model.config, options));
+  AdapterSpec spec;
+  if (options.adapter.has_value()) {
+    TIDEMILL_ASSIGN_OR_RETURN(
+        spec, read_spec(model.config, *options.adapter, options.optimizer.has_value()));
+  }
   TIDEMILL_RETURN_IF_ERROR(check_tensors(expected_tensors(model.config), model.tensors, "model"));
   TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<RuntimeContext> context,
                             RuntimeContext::create(model.config, options));

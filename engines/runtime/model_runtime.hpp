@@ -11,16 +11,31 @@
 #include "engines/runtime/named_adapters.hpp"
 #include "engines/runtime/runtime_options.hpp"
 #include "engines/snapshot.hpp"
-#include "engines/train_engine.hpp"
+#include "engines/training_job.hpp"
 
 namespace tidemill::engines {
 
+/// A job that trains an adapter of its own over the base of a runtime.
+struct JobOptions {
+  AdapterFiles adapter;  // its initial values
+  OptimizerOptions optimizer;
+  /// As in `RuntimeOptions`.
+  std::int64_t activation_bytes = 0;
+  Recompute recompute = Recompute::kNone;
+  std::int64_t window_tokens = 0;
+  /// Whether the weights at the start, and at each `load`, are kept for `OptimStep::proximal`.
+  bool keeps_anchor = false;
+  /// Supplies the memory of saved weights. Must outlive the job. If null, the heap does.
+  BufferAllocator* allocator = nullptr;
+};
+
 /// A model that generates and trains on one device.
 ///
-/// The base weights of a snapshot are laid out once for both views. Rollout and training run the
-/// same forward pass with the same operations, so equal weights give log-probabilities with equal
-/// bits.
-/// Threads: one call at a time over the runtime and its views. The runtime owns its workers.
+/// The base weights of a snapshot are laid out once for generation and all jobs. Rollout and
+/// training run the same forward pass with the same operations, so equal weights give
+/// log-probabilities with equal bits.
+/// Threads: one call at a time over the runtime, its rollout engine and its jobs. The runtime owns
+/// its workers.
 class ModelRuntime {
 public:
   ModelRuntime() = default;
@@ -29,11 +44,18 @@ public:
   virtual ~ModelRuntime() = default;
 
   [[nodiscard]] virtual RolloutEngine& rollout() = 0;
-  /// Returns the training view, or null if the runtime was opened without an optimizer.
-  [[nodiscard]] virtual TrainEngine* train() = 0;
+  /// Returns the job that trains the policy, or null if the runtime was opened without an
+  /// optimizer.
+  [[nodiscard]] virtual TrainingJob* policy_job() = 0;
+  /// Opens a job over the base that the runtime was opened with. Generation uses none of its
+  /// weights until they are loaded as a named adapter. The runtime must outlive the job.
+  /// Errors: those of `open_runtime` about adapters and training; `kInvalidArgument` if the base
+  /// was not prepared for training (`RuntimeOptions::trains_adapters`) or is no longer in use.
+  [[nodiscard]] virtual Result<std::unique_ptr<TrainingJob>> open_job(
+      const JobOptions& options) = 0;
   /// Returns the adapters that requests may name.
   [[nodiscard]] virtual NamedAdapters& adapters() = 0;
-  /// Returns the weights that both views start from, as version 0 of line 0.
+  /// Returns the weights that generation and the policy's job start from, as version 0 of line 0.
   [[nodiscard]] virtual const Snapshot& initial() const = 0;
   /// Returns a one-line description: operations, threads, and the types of weights and cache.
   [[nodiscard]] virtual std::string_view description() const = 0;

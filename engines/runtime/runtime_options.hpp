@@ -74,14 +74,17 @@ struct RuntimeOptions {
   /// The clock for the time limits of requests. It must outlive the runtime. If null, requests with
   /// a time limit are refused.
   const Clock* clock = nullptr;
-  /// The policy's adapter over the base. If there is a training view, it trains the adapter.
-  /// Without an adapter, it trains all parameters of the model.
+  /// The policy's adapter over the base. If a job trains the policy, it trains the adapter. Without
+  /// an adapter, it trains all parameters of the model.
   std::optional<AdapterFiles> adapter;
   /// Memory for adapters that are loaded by name, in addition to the policy's. Adapters that were
   /// replaced or unloaded count while requests still use them. 0: none can be loaded by name.
   std::int64_t adapter_bytes = 0;
-  /// If absent, there is no training view.
+  /// If absent, no job trains the policy.
   std::optional<OptimizerOptions> optimizer;
+  /// Whether jobs that train other adapters may be opened (`ModelRuntime::open_job`). The base is
+  /// then prepared for gradients even if nothing trains the policy.
+  bool trains_adapters = false;
   /// Supplies the memory of published weights. Must outlive the runtime. If null, the heap does.
   BufferAllocator* allocator = nullptr;
   /// If not null, records the time of each operation. Must outlive the runtime.

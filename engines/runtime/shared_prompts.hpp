@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "engines/train_engine.hpp"
+#include "engines/training_job.hpp"
 
 namespace tidemill::engines {
 

@@ -16,6 +16,22 @@ constexpr const char* kSecondMoment = "second_moment.";
 constexpr const char* kWeight = "weight.";
 constexpr const char* kStep = "step";
 
+// Elements of a unit of an optimizer step: a multiple of `kNormBlock`, so that the division changes
+// no bit.
+constexpr std::int64_t kUnitElements = std::int64_t{1} << 20U;
+
+Matrix row_of(Vector values) {
+  return {values.data, 1, values.size, values.size};
+}
+
+ConstMatrix row_of(ConstVector values) {
+  return {values.data, 1, values.size, values.size};
+}
+
+void copy_values(ConstVector from, Vector to, Ops& ops) {
+  ops.copy(row_of(from), row_of(to));
+}
+
 // Returns the tensors whose names begin with `prefix`, with the prefix removed.
 TensorMap without_prefix(const TensorMap& tensors, const std::string& prefix) {
   TensorMap found;
@@ -99,52 +115,202 @@ TrainedParameters::TrainedParameters(const TensorShapes& shapes, const Optimizer
       published_(published),
       weights_(shapes, ops),
       first_moment_(shapes, ops),
-      second_moment_(shapes, ops) {}
+      second_moment_(shapes, ops),
+      difference_(ops.memory()) {}
 
-// Calls `update(decays, first, count)` for each run of adjacent tensors that agree on weight decay.
-template <class Update>
-void TrainedParameters::for_each_group(const Update& update) const {
-  bool group_decays = false;
-  std::int64_t first = 0;
-  std::int64_t count = 0;
+void TrainedParameters::keep_anchor() {
+  if (!anchor_.has_value()) {
+    TensorShapes shapes;
+    for (const ParameterSet::Entry& entry : weights_.entries()) {
+      shapes[entry.name] = entry.shape;
+    }
+    anchor_.emplace(shapes, ops_);
+  }
+  copy_values(weights_.values(), anchor_->values(), ops_);
+}
+
+Status TrainedParameters::check_step(const OptimStep& step,
+                                     const OptimizerOptions& optimizer) const {
+  TIDEMILL_RETURN_IF_ERROR(validate(optimizer));
+  if (step.learning_rate.has_value() &&
+      (!std::isfinite(*step.learning_rate) || *step.learning_rate < 0.0)) {
+    return invalid_argument("learning_rate: " + std::to_string(*step.learning_rate) +
+                            " is negative or not finite");
+  }
+  if (!std::isfinite(step.proximal) || step.proximal < 0.0) {
+    return invalid_argument("proximal: " + std::to_string(step.proximal) +
+                            " is negative or not finite");
+  }
+  if (step.proximal > 0.0 && !anchor_.has_value()) {
+    return invalid_argument("proximal: the job was opened without it");
+  }
+  for (const std::string& name : step.frozen) {
+    if (weights_.find(name) == nullptr) {
+      return invalid_argument("frozen: tensor " + name + " is not a trained parameter");
+    }
+  }
+  return {};
+}
+
+// Returns the elements that the step changes, in runs that agree on weight decay.
+std::vector<TrainedParameters::Range> TrainedParameters::ranges_of(const OptimStep& step) const {
+  std::vector<Range> ranges;
   for (const ParameterSet::Entry& entry : weights_.entries()) {
+    if (std::ranges::find(step.frozen, entry.name) != step.frozen.end()) {
+      continue;
+    }
     // Vectors are gains and biases. The vectors of IA3 are gains too, but are stored as matrices of
     // one row or column.
     const bool matrix = entry.shape.size() > 1 && !entry.name.ends_with(".ia3_l");
     const bool decays = options_.weight_decay_exclude == DecayExclude::kNone || matrix;
-    if (decays != group_decays && count > 0) {
-      update(group_decays, first, count);
-      first += count;
-      count = 0;
+    if (!ranges.empty() && ranges.back().decays == decays &&
+        ranges.back().first + ranges.back().count == entry.offset) {
+      ranges.back().count += entry.size;
+    } else {
+      ranges.push_back({decays, entry.offset, entry.size});
     }
-    group_decays = decays;
-    count += entry.size;
   }
-  update(group_decays, first, count);
+  return ranges;
 }
 
-Result<UpdateReport> TrainedParameters::apply(const ParameterSet& gradient) {
+Status TrainedParameters::begin_step(ParameterSet& gradient, const OptimStep& step) {
+  Step current;
+  current.gradient = &gradient;
+  current.options = step;
+  current.optimizer = options_;
+  AdamWOptions& adamw = current.optimizer.adamw;
+  adamw.beta1 = step.beta1.value_or(adamw.beta1);
+  adamw.beta2 = step.beta2.value_or(adamw.beta2);
+  adamw.eps = step.epsilon.value_or(adamw.eps);
+  current.optimizer.weight_decay = step.weight_decay.value_or(options_.weight_decay);
+  current.optimizer.max_grad_norm = step.max_grad_norm.value_or(options_.max_grad_norm);
+  TIDEMILL_RETURN_IF_ERROR(check_step(step, current.optimizer));
+  current.ranges = ranges_of(step);
+  current_ = std::move(current);
+  if (step.proximal == 0.0 && !step.inspect) {
+    next_stage(*current_, Stage::kNorm);
+  }
+  return {};
+}
+
+void TrainedParameters::next_stage(Step& step, Stage stage) const {
+  step.stage = stage;
+  step.range = 0;
+  step.offset = 0;
+}
+
+// Returns the next part of the ranges, and goes on to the part after it.
+TrainedParameters::Range TrainedParameters::next_part(Step& step) const {
+  const Range& range = step.ranges[step.range];
+  const Range part{range.decays, range.first + step.offset,
+                   std::min(kUnitElements, range.count - step.offset)};
+  step.offset += part.count;
+  if (step.offset == range.count) {
+    ++step.range;
+    step.offset = 0;
+  }
+  return part;
+}
+
+Status TrainedParameters::run_unit() {
+  Step& step = *current_;
+  Status status;
+  switch (step.stage) {
+    case Stage::kGradient: status = prepare_gradient(step); break;
+    case Stage::kNorm: status = add_squares(step); break;
+    case Stage::kApply: apply_part(step); break;
+  }
+  if (!status.ok()) {
+    current_.reset();
+  }
+  return status;
+}
+
+bool TrainedParameters::cancel_step() {
+  const bool changes = current_.has_value() && current_->stage == Stage::kApply;
+  while (changes && current_.has_value()) {
+    apply_part(*current_);
+  }
+  current_.reset();
+  return changes;
+}
+
+// Adds the proximal term to the gradient of one tensor and shows the gradient to the hook.
+Status TrainedParameters::prepare_gradient(Step& step) {
+  const ParameterSet::Entry& entry = weights_.entries()[step.range];
+  if (step.options.proximal > 0.0) {
+    const Matrix difference = difference_.reshape(1, entry.size);
+    copy_values(weights_.values(entry), difference.elements(), ops_);
+    ops_.add_scaled(row_of(anchor_->values(entry)), -1.0F, difference);
+    ops_.add_scaled(difference, static_cast<float>(step.options.proximal),
+                    row_of(step.gradient->values(entry)));
+  }
+  if (step.options.inspect) {
+    std::vector<float> values(static_cast<std::size_t>(entry.size));
+    TIDEMILL_RETURN_IF_ERROR(ops_.read(step.gradient->values(entry), values));
+    step.options.inspect(entry.name, values);
+  }
+  if (++step.range == weights_.entries().size()) {
+    next_stage(step, Stage::kNorm);
+  }
+  return {};
+}
+
+Status TrainedParameters::add_squares(Step& step) {
+  if (step.range < step.ranges.size()) {
+    // The blocks of the norm cross the borders of weight decay.
+    Range part = next_part(step);
+    while (step.range < step.ranges.size() && part.count < kUnitElements &&
+           step.ranges[step.range].first == part.first + part.count) {
+      Range& more = step.ranges[step.range];
+      const std::int64_t taken = std::min(kUnitElements - part.count, more.count - step.offset);
+      part.count += taken;
+      step.offset += taken;
+      if (step.offset == more.count) {
+        ++step.range;
+        step.offset = 0;
+      }
+    }
+    TIDEMILL_ASSIGN_OR_RETURN(
+        step.squares,
+        ops_.squared_norm(std::as_const(*step.gradient).values().slice(part.first, part.count),
+                          step.squares));
+  }
+  return step.range < step.ranges.size() ? Status{} : begin_apply(step);
+}
+
+Status TrainedParameters::begin_apply(Step& step) {
   UpdateReport report;
-  TIDEMILL_ASSIGN_OR_RETURN(const double squares, ops_.squared_norm(gradient.values()));
-  report.gradient_norm = std::sqrt(squares);
+  report.gradient_norm = std::sqrt(step.squares);
   if (!std::isfinite(report.gradient_norm)) {
-    TIDEMILL_ASSIGN_OR_RETURN(const std::string name, first_not_finite(gradient, ops_));
-    return Status(Errc::kInternal, "gradient of tensor " + name + " is not finite");
+    TIDEMILL_ASSIGN_OR_RETURN(const std::string name, first_not_finite(*step.gradient, ops_));
+    return {Errc::kInternal, "gradient of tensor " + name + " is not finite"};
   }
   report.optimizer_step = ++step_;
-  report.learning_rate = learning_rate_at(options_.schedule, step_, options_.total_steps);
-  AdamWStep step;
-  step.learning_rate = report.learning_rate;
-  step.gradient_scale = clip_scale(report.gradient_norm, options_.max_grad_norm);
-  step.step = step_;
-  for_each_group([&](bool decays, std::int64_t first, std::int64_t count) {
-    step.weight_decay = decays ? options_.weight_decay : 0.0;
-    ops_.adamw(
-        adamw_factors<float>(options_.adamw, step),
-        {weights_.values().slice(first, count), gradient.values().slice(first, count),
-         first_moment_.values().slice(first, count), second_moment_.values().slice(first, count)});
-  });
-  return report;
+  report.learning_rate = step.options.learning_rate.value_or(
+      learning_rate_at(options_.schedule, step_, options_.total_steps));
+  step.adamw.learning_rate = report.learning_rate;
+  step.adamw.gradient_scale = clip_scale(report.gradient_norm, step.optimizer.max_grad_norm);
+  step.adamw.step = step_;
+  report_ = report;
+  next_stage(step, Stage::kApply);
+  if (step.ranges.empty()) {
+    current_.reset();
+  }
+  return {};
+}
+
+void TrainedParameters::apply_part(Step& step) {
+  const Range part = next_part(step);
+  step.adamw.weight_decay = part.decays ? step.optimizer.weight_decay : 0.0;
+  ops_.adamw(adamw_factors<float>(step.optimizer.adamw, step.adamw),
+             {weights_.values().slice(part.first, part.count),
+              std::as_const(*step.gradient).values().slice(part.first, part.count),
+              first_moment_.values().slice(part.first, part.count),
+              second_moment_.values().slice(part.first, part.count)});
+  if (step.range == step.ranges.size()) {
+    current_.reset();
+  }
 }
 
 Status TrainedParameters::load(const TensorMap& tensors) {
@@ -196,6 +362,9 @@ Status TrainedParameters::restore(const TensorMap& tensors, const TensorMap& sta
   TIDEMILL_RETURN_IF_ERROR(first_moment_.load(first));
   TIDEMILL_RETURN_IF_ERROR(second_moment_.load(second));
   step_ = step;
+  if (anchor_.has_value()) {
+    keep_anchor();
+  }
   return {};
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,7 +13,8 @@
 #include "base/tensor/tensor.hpp"
 #include "engines/ops/ops.hpp"
 #include "engines/runtime/runtime_options.hpp"
-#include "engines/train_engine.hpp"
+#include "engines/training_job.hpp"
+#include "engines/transformer/device_matrix.hpp"
 #include "engines/transformer/parameter_set.hpp"
 
 namespace tidemill::engines {
@@ -32,10 +34,25 @@ public:
   TrainedParameters(const TensorShapes& shapes, const OptimizerOptions& options, DType published,
                     Ops& ops);
 
-  /// Clips `gradient`, whose layout must be that of the weights, and takes one optimizer step.
+  /// Keeps a copy of the weights for `OptimStep::proximal`, and again after each `restore`.
+  void keep_anchor();
+
+  /// Starts an optimizer step with `gradient`, whose layout must be that of the weights and which
+  /// must outlive the step.
+  /// Errors: `kInvalidArgument` naming an option out of range or an unknown tensor; then nothing is
+  /// started.
+  [[nodiscard]] Status begin_step(ParameterSet& gradient, const OptimStep& step);
+  /// Returns whether a step is in progress.
+  [[nodiscard]] bool stepping() const noexcept { return current_.has_value(); }
+  /// Runs the next unit of the step: a part of one pass over the parameters.
   /// Errors: `kInternal` naming the tensor if a gradient is not finite; those of
-  /// `Ops::synchronize`. Then nothing changes.
-  [[nodiscard]] Result<UpdateReport> apply(const ParameterSet& gradient);
+  /// `Ops::synchronize`. The step is then over, and nothing has changed.
+  [[nodiscard]] Status run_unit();
+  /// Ends the step in progress. If weights have begun to change, it changes all of them and returns
+  /// true.
+  bool cancel_step();
+  /// Returns what the last step did.
+  [[nodiscard]] const UpdateReport& last_update() const noexcept { return report_; }
 
   /// Replaces the weights.
   /// Errors: `kInvalidArgument` naming a tensor that is missing, misshapen, unknown or not of a
@@ -62,8 +79,34 @@ public:
   [[nodiscard]] std::int64_t step() const noexcept { return step_; }
 
 private:
-  template <class Update>
-  void for_each_group(const Update& update) const;
+  // Adjacent elements, and whether their weights decay.
+  struct Range {
+    bool decays = false;
+    std::int64_t first = 0;
+    std::int64_t count = 0;
+  };
+  enum class Stage { kGradient, kNorm, kApply };
+  // A step in progress.
+  struct Step {
+    ParameterSet* gradient = nullptr;
+    OptimStep options;
+    OptimizerOptions optimizer;
+    std::vector<Range> ranges;
+    AdamWStep adamw;
+    Stage stage = Stage::kGradient;
+    std::size_t range = 0;    // the next range or, in `kGradient`, the next entry
+    std::int64_t offset = 0;  // in it
+    double squares = 0.0;
+  };
+
+  [[nodiscard]] Status check_step(const OptimStep& step, const OptimizerOptions& optimizer) const;
+  [[nodiscard]] std::vector<Range> ranges_of(const OptimStep& step) const;
+  [[nodiscard]] Range next_part(Step& step) const;
+  void next_stage(Step& step, Stage stage) const;
+  [[nodiscard]] Status prepare_gradient(Step& step);
+  [[nodiscard]] Status add_squares(Step& step);
+  [[nodiscard]] Status begin_apply(Step& step);
+  void apply_part(Step& step);
 
   Ops& ops_;
   OptimizerOptions options_;
@@ -71,7 +114,11 @@ private:
   ParameterSet weights_;
   ParameterSet first_moment_;
   ParameterSet second_moment_;
+  std::optional<ParameterSet> anchor_;
+  DeviceMatrix difference_;  // from the anchor, of the part that is being processed
   std::int64_t step_ = 0;
+  std::optional<Step> current_;
+  UpdateReport report_;
 };
 
 /// Checks the ranges of all options.

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engines/runtime/micro_batch.hpp"
-#include "engines/train_engine.hpp"
+#include "engines/training_job.hpp"
 #include "engines/transformer/transformer.hpp"
 
 namespace tidemill::engines {

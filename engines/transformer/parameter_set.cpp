@@ -144,10 +144,14 @@ Status ParameterSet::load(const TensorMap& tensors) {
 Result<TensorMap> ParameterSet::to_tensors(DType dtype, BufferAllocator& allocator) const {
   TensorMap tensors;
   for (const Entry& entry : entries_) {
-    TIDEMILL_ASSIGN_OR_RETURN(tensors[entry.name],
-                              read_tensor(values(entry), entry.shape, dtype, *ops_, allocator));
+    TIDEMILL_ASSIGN_OR_RETURN(tensors[entry.name], to_tensor(entry, dtype, allocator));
   }
   return tensors;
+}
+
+Result<Tensor> ParameterSet::to_tensor(const Entry& entry, DType dtype,
+                                       BufferAllocator& allocator) const {
+  return read_tensor(values(entry), entry.shape, dtype, *ops_, allocator);
 }
 
 TensorMap ParameterSet::to_tensors(DType dtype) const {

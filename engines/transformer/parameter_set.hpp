@@ -62,6 +62,9 @@ public:
   [[nodiscard]] TensorMap to_tensors(DType dtype) const;
   /// Returns the same in memory of `allocator`. Errors: those of the allocator.
   [[nodiscard]] Result<TensorMap> to_tensors(DType dtype, BufferAllocator& allocator) const;
+  /// Returns a copy of one tensor in memory of `allocator`. Errors: those of the allocator.
+  [[nodiscard]] Result<Tensor> to_tensor(const Entry& entry, DType dtype,
+                                         BufferAllocator& allocator) const;
   /// Returns a copy of all elements, entry after entry.
   [[nodiscard]] std::vector<float> to_floats() const;
 

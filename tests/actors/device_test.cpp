@@ -97,18 +97,23 @@ private:
 };
 
 // Counts the steps of a train engine.
-class CountingTrain final : public engines::TrainEngine {
+class CountingTrain final : public engines::TrainingJob {
 public:
-  explicit CountingTrain(std::unique_ptr<engines::TrainEngine> inner) : inner_(std::move(inner)) {}
-  Status begin_batch(engines::TokenLoss* loss, float temperature) override {
-    temperatures.push_back(temperature);
-    return inner_->begin_batch(loss, temperature);
+  explicit CountingTrain(std::unique_ptr<engines::TrainingJob> inner) : inner_(std::move(inner)) {}
+  Status forward(engines::TrainBatch batch) override {
+    temperatures.push_back(batch.temperature);
+    return inner_->forward(std::move(batch));
   }
-  Status add(TrainSequence sequence) override { return inner_->add(std::move(sequence)); }
+  Status forward_backward(engines::TrainBatch batch, engines::TokenLoss& loss) override {
+    temperatures.push_back(batch.temperature);
+    return inner_->forward_backward(std::move(batch), loss);
+  }
+  Status optim_step(const engines::OptimStep& step) override { return inner_->optim_step(step); }
+  Status save(PolicyVersion version) override { return inner_->save(version); }
   bool has_work() const override { return inner_->has_work(); }
-  Result<engines::StepReport> step(const engines::StepBudget& budget) override {
+  Result<engines::StepReport> advance(const engines::StepBudget& budget) override {
     ++steps;
-    return inner_->step(budget);
+    return inner_->advance(budget);
   }
   Result<std::vector<float>> logprobs(SampleId id) const override { return inner_->logprobs(id); }
   Result<std::vector<std::vector<float>>> score(const engines::Snapshot& weights,
@@ -116,20 +121,18 @@ public:
                                                 float temperature) override {
     return inner_->score(weights, sequences, temperature);
   }
-  Result<engines::UpdateReport> update() override { return inner_->update(); }
-  void abandon_batch() override { inner_->abandon_batch(); }
-  Result<engines::Snapshot> commit(PolicyVersion version) override {
-    return inner_->commit(version);
-  }
+  void cancel() override { inner_->cancel(); }
+  const engines::UpdateReport& last_update() const override { return inner_->last_update(); }
+  engines::Snapshot take_saved() override { return inner_->take_saved(); }
   Result<TensorMap> optimizer_state() const override { return inner_->optimizer_state(); }
-  Status restore(const engines::Snapshot& snapshot, const TensorMap& state) override {
-    return inner_->restore(snapshot, state);
+  Status load(const engines::Snapshot& snapshot, const TensorMap& state) override {
+    return inner_->load(snapshot, state);
   }
   int steps = 0;
   std::vector<float> temperatures;  // of each batch
 
 private:
-  std::unique_ptr<engines::TrainEngine> inner_;
+  std::unique_ptr<engines::TrainingJob> inner_;
 };
 
 class DeviceTest : public ActorTest {
@@ -139,7 +142,7 @@ protected:
     initial_ = engines::replay_initial_snapshot(1);
     rollout_ =
         std::make_unique<FailingRollout>(engines::make_replay_rollout_engine(replay_, initial_));
-    train_ = std::make_unique<CountingTrain>(engines::make_replay_train_engine(replay_, initial_));
+    train_ = std::make_unique<CountingTrain>(engines::make_replay_training_job(replay_, initial_));
   }
   void start(bool trains = true) {
     actors::DeviceDeps deps;
@@ -247,12 +250,12 @@ TEST_F(DeviceTest, EnginesAreCalledOnlyAtThePort) {
   ASSERT_TRUE(until(cancelled));
   ASSERT_TRUE(until(train(job({{7, 7}}))));  // fails, and is abandoned
   EXPECT_EQ(calls_.elsewhere, std::vector<std::string>{});
-  for (const char* call : {"load", "optimizer_state", "score", "commit", "update"}) {
+  for (const char* call : {"load", "optimizer_state", "score", "save", "optim_step"}) {
     EXPECT_EQ(calls_.counts[call], 1) << call;
   }
   EXPECT_EQ(calls_.counts["submit"], 4);
   EXPECT_EQ(calls_.counts["cancel"], 2);
-  EXPECT_GT(calls_.counts["abandon_batch"], 1);
+  EXPECT_GT(calls_.counts["job cancel"], 1);
 }
 
 TEST_F(DeviceTest, RequestsAreServedInTheOrderOfArrival) {
@@ -554,7 +557,7 @@ TEST_F(DeviceTest, AJobThatOnlyScoresSumsItsTargetsAndChangesNothing) {
   // The next job trains as if nothing had been scored before.
   auto trained = train(job({{4}}));
   ASSERT_TRUE(until(trained));
-  train_ = std::make_unique<CountingTrain>(engines::make_replay_train_engine(replay_, initial_));
+  train_ = std::make_unique<CountingTrain>(engines::make_replay_training_job(replay_, initial_));
   start();
   auto undisturbed = train(job({{4}}));
   ASSERT_TRUE(until(undisturbed));

@@ -43,7 +43,7 @@ public:
   PlainLoopEnd run() {
     const auto replay = replay_options(options_);
     Snapshot weights = engines::replay_initial_snapshot(options_.data_seed);
-    const auto trainer = engines::make_replay_train_engine(replay, weights);
+    const auto trainer = engines::make_replay_training_job(replay, weights);
     std::deque<Snapshot> versions{weights};
     SimulatedLoss loss;
     Best best;
@@ -56,16 +56,14 @@ public:
       }
       const std::vector<TrainSequence>& batch = *next;
       if (!batch.empty()) {
-        TIDEMILL_CHECK(trainer->begin_batch(&loss, 1.0F).ok());
-        for (const TrainSequence& sequence : batch) {
-          TIDEMILL_CHECK(trainer->add(sequence).ok());
-        }
-        while (trainer->has_work()) {
-          TIDEMILL_CHECK(trainer->step({}).ok());
-        }
-        TIDEMILL_CHECK(trainer->update().ok());
+        TIDEMILL_CHECK(trainer->forward_backward({batch, 1.0F}, loss).ok());
+        TIDEMILL_CHECK(engines::run_to_end(*trainer).ok());
+        TIDEMILL_CHECK(trainer->optim_step().ok());
+        TIDEMILL_CHECK(engines::run_to_end(*trainer).ok());
       }
-      weights = trainer->commit({0, 0, step + 1}).value();
+      TIDEMILL_CHECK(trainer->save({0, 0, step + 1}).ok());
+      TIDEMILL_CHECK(engines::run_to_end(*trainer).ok());
+      weights = trainer->take_saved();
       versions.push_back(weights);
       if (options_.best.enabled() && (step + 1) % options_.eval_every == 0) {
         best.update(options_, weights.base_digest);

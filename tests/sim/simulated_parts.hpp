@@ -20,7 +20,7 @@
 #include "base/random.hpp"
 #include "engines/replay/factory.hpp"
 #include "engines/reward/factory.hpp"
-#include "engines/train_engine.hpp"
+#include "engines/training_job.hpp"
 #include "tests/sim/simulated_run.hpp"
 
 namespace tidemill::test {

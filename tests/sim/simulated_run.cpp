@@ -34,7 +34,7 @@ constexpr double kLeaseSeconds = std::chrono::duration<double>(kLease).count();
 
 struct OwnedEngines {
   std::unique_ptr<engines::RolloutEngine> rollout;
-  std::unique_ptr<engines::TrainEngine> train;
+  std::unique_ptr<engines::TrainingJob> train;
 };
 
 // The virtual time of the simulated run.
@@ -176,14 +176,14 @@ private:
     auto owned = std::make_shared<OwnedEngines>();
     weights.version.incarnation = origin.incarnation;
     const engines::ReplayOptions replay = replay_options(options_);
-    owned->train = engines::make_replay_train_engine(replay, weights);
+    owned->train = engines::make_replay_training_job(replay, weights);
     owned->rollout =
         options_.mix_versions
             ? witness_.watch(make_mixing_rollout_engine(replay, weights), weights,
                              VersionWitness::Order::kOldestFirstInAResponse)
             : witness_.watch(engines::make_replay_rollout_engine(replay, weights), weights);
     if (origin.commit.has_value()) {
-      TIDEMILL_RETURN_IF_ERROR(owned->train->restore(weights, origin.commit->optimizer));
+      TIDEMILL_RETURN_IF_ERROR(owned->train->load(weights, origin.commit->optimizer));
     }
     auto opened = std::make_shared<RlEngines>();
     opened->rollout = owned->rollout.get();

@@ -14,7 +14,7 @@
 #include "engines/replay/factory.hpp"
 #include "engines/replay/replay_tokens.hpp"
 #include "engines/rollout_engine.hpp"
-#include "engines/train_engine.hpp"
+#include "engines/training_job.hpp"
 #include "tests/sim/simulated_parts.hpp"
 
 namespace tidemill::test {
@@ -31,7 +31,7 @@ public:
       : seed_(replay.seed),
         digests_(digests),
         violate_(std::move(violate)),
-        scorer_(engines::make_replay_train_engine(replay,
+        scorer_(engines::make_replay_training_job(replay,
                                                   engines::replay_initial_snapshot(replay.seed))) {}
 
   /// Which versions an engine may return after newer ones.
@@ -183,7 +183,7 @@ private:
   std::uint64_t seed_;
   PublishedDigests& digests_;
   Violate violate_;
-  std::unique_ptr<engines::TrainEngine> scorer_;
+  std::unique_ptr<engines::TrainingJob> scorer_;
   std::uint64_t tokens_checked_ = 0;
 };
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "engines/rollout_engine.hpp"
-#include "engines/train_engine.hpp"
+#include "engines/training_job.hpp"
 
 namespace tidemill::test {
 
@@ -47,22 +47,30 @@ private:
 };
 
 /// Passes all calls to another engine.
-class WatchedTrain final : public engines::TrainEngine {
+class WatchedTrain final : public engines::TrainingJob {
 public:
-  WatchedTrain(engines::TrainEngine& inner, OnEngineCall on_call)
+  WatchedTrain(engines::TrainingJob& inner, OnEngineCall on_call)
       : inner_(inner), on_call_(std::move(on_call)) {}
-  Status begin_batch(engines::TokenLoss* loss, float temperature) override {
-    on_call_("begin_batch");
-    return inner_.begin_batch(loss, temperature);
+  Status forward(engines::TrainBatch batch) override {
+    on_call_("forward");
+    return inner_.forward(std::move(batch));
   }
-  Status add(engines::TrainSequence sequence) override {
-    on_call_("add");
-    return inner_.add(std::move(sequence));
+  Status forward_backward(engines::TrainBatch batch, engines::TokenLoss& loss) override {
+    on_call_("forward_backward");
+    return inner_.forward_backward(std::move(batch), loss);
+  }
+  Status optim_step(const engines::OptimStep& step) override {
+    on_call_("optim_step");
+    return inner_.optim_step(step);
+  }
+  Status save(PolicyVersion version) override {
+    on_call_("save");
+    return inner_.save(version);
   }
   [[nodiscard]] bool has_work() const override { return inner_.has_work(); }
-  Result<engines::StepReport> step(const engines::StepBudget& budget) override {
-    on_call_("train step");
-    return inner_.step(budget);
+  Result<engines::StepReport> advance(const engines::StepBudget& budget) override {
+    on_call_("advance");
+    return inner_.advance(budget);
   }
   [[nodiscard]] Result<std::vector<float>> logprobs(SampleId id) const override {
     return inner_.logprobs(id);
@@ -73,28 +81,25 @@ public:
     on_call_("score");
     return inner_.score(weights, sequences, temperature);
   }
-  Result<engines::UpdateReport> update() override {
-    on_call_("update");
-    return inner_.update();
+  void cancel() override {
+    on_call_("job cancel");
+    inner_.cancel();
   }
-  void abandon_batch() override {
-    on_call_("abandon_batch");
-    inner_.abandon_batch();
+  [[nodiscard]] const engines::UpdateReport& last_update() const override {
+    return inner_.last_update();
   }
-  Result<engines::Snapshot> commit(PolicyVersion version) override {
-    on_call_("commit");
-    return inner_.commit(version);
-  }
+  engines::Snapshot take_saved() override { return inner_.take_saved(); }
   [[nodiscard]] Result<TensorMap> optimizer_state() const override {
     on_call_("optimizer_state");
     return inner_.optimizer_state();
   }
-  Status restore(const engines::Snapshot& snapshot, const TensorMap& state) override {
-    return inner_.restore(snapshot, state);
+  Status load(const engines::Snapshot& snapshot, const TensorMap& state) override {
+    on_call_("job load");
+    return inner_.load(snapshot, state);
   }
 
 private:
-  engines::TrainEngine& inner_;
+  engines::TrainingJob& inner_;
   OnEngineCall on_call_;
 };
 

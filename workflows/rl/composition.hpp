@@ -33,7 +33,7 @@ namespace tidemill::workflows {
 struct RlEngines {
   std::shared_ptr<void> runtime;  // keeps the views alive
   engines::RolloutEngine* rollout = nullptr;
-  engines::TrainEngine* train = nullptr;
+  engines::TrainingJob* train = nullptr;
   /// The weights that both views hold, until the trainer takes them. Their version carries the
   /// incarnation.
   engines::Snapshot weights;

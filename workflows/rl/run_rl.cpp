@@ -167,7 +167,7 @@ Result<std::shared_ptr<RlEngines>> open_engines(const RlOptions& options, const 
   OpenedRuntime runtime = std::move(opening).value();
   auto engines = std::make_shared<RlEngines>();
   engines->rollout = &runtime.runtime->rollout();
-  engines->train = runtime.runtime->train();
+  engines->train = runtime.runtime->policy_job();
   engines->weights = std::move(runtime.weights);
   const std::shared_ptr<engines::ModelRuntime> device = std::move(runtime.runtime);
   engines->runtime = device;

@@ -241,7 +241,7 @@ actors::RunParts compose(const SftOptions& options, const SftRun& opened, const 
   actors::DeviceDeps device;
   device.runtime = engines;
   device.rollout = &engines->opened.runtime->rollout();
-  device.train = engines->opened.runtime->train();
+  device.train = engines->opened.runtime->policy_job();
   device.make_loss = actors::make_sft_loss();
   device.port = opened.device_port.get();
   device.executor.train_tokens = options.train.common.micro_batch_tokens;

@@ -339,7 +339,7 @@ public:
     });
   }
 
-  [[nodiscard]] Result<double> squared_norm(ConstVector values) override {
+  [[nodiscard]] Result<double> squared_norm(ConstVector values, double sum) override {
     TIDEMILL_RETURN_IF_ERROR(synchronize());
     const std::span<const float> all = in(values);
     std::vector<double> sums(norm_blocks(all.size()));
@@ -352,7 +352,6 @@ public:
                                std::span(sums).subspan(static_cast<std::size_t>(begin),
                                                        static_cast<std::size_t>(end - begin)));
         });
-    double sum = 0.0;
     for (const double block : sums) {
       sum += block;
     }

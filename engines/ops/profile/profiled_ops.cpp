@@ -236,10 +236,10 @@ public:
     });
   }
 
-  [[nodiscard]] Result<double> squared_norm(ConstVector values) override {
+  [[nodiscard]] Result<double> squared_norm(ConstVector values, double sum) override {
     const auto size = static_cast<double>(values.size);
     return record("squared_norm", {2.0 * size, size * kFloat},
-                  [&] { return ops_->squared_norm(values); });
+                  [&] { return ops_->squared_norm(values, sum); });
   }
   [[nodiscard]] Result<std::vector<SampleOutcome>> sample(
       ConstMatrix logits, std::span<const SampleRequest> requests) override {

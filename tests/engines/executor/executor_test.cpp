@@ -34,13 +34,15 @@ private:
   std::string& order_;
 };
 
-class CountingTrain final : public TrainEngine {
+class CountingTrain final : public TrainingJob {
 public:
   CountingTrain(std::string& order, std::int64_t iterations) : work(iterations), order_(order) {}
-  Status begin_batch(TokenLoss* /*loss*/, float /*temperature*/) override { return {}; }
-  Status add(TrainSequence /*sequence*/) override { return {}; }
+  Status forward(TrainBatch /*batch*/) override { return {}; }
+  Status forward_backward(TrainBatch /*batch*/, TokenLoss& /*loss*/) override { return {}; }
+  Status optim_step(const OptimStep& /*step*/) override { return {}; }
+  Status save(PolicyVersion /*version*/) override { return {}; }
   bool has_work() const override { return work > 0; }
-  Result<StepReport> step(const StepBudget& budget) override {
+  Result<StepReport> advance(const StepBudget& budget) override {
     --work;
     order_ += 't';
     StepReport report;
@@ -55,15 +57,16 @@ public:
                                                 float /*temperature*/) override {
     return Status(Errc::kUnimplemented, "");
   }
-  Result<UpdateReport> update() override { return UpdateReport{}; }
-  void abandon_batch() override { work = 0; }
-  Result<Snapshot> commit(PolicyVersion /*version*/) override { return Snapshot{}; }
+  void cancel() override { work = 0; }
+  const UpdateReport& last_update() const override { return last_update_; }
+  Snapshot take_saved() override { return {}; }
   Result<TensorMap> optimizer_state() const override { return TensorMap{}; }
-  Status restore(const Snapshot& /*snapshot*/, const TensorMap& /*state*/) override { return {}; }
+  Status load(const Snapshot& /*snapshot*/, const TensorMap& /*state*/) override { return {}; }
   std::int64_t work;
 
 private:
   std::string& order_;
+  UpdateReport last_update_;
 };
 
 // Runs up to `iterations` iterations and returns their order as 'r' and 't'.

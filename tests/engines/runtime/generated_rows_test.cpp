@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/engines/runtime/job_steps.hpp"
 #include "tests/engines/runtime/runtime_bench.hpp"
 #include "tests/engines/transformer/random_model.hpp"
 
@@ -105,15 +106,12 @@ public:
   }
 
   TrainedRows train(const std::vector<TrainSequence>& batch, std::int64_t budget = 100000) {
-    TrainEngine& engine = *runtime_->train();
+    TrainingJob& engine = *runtime_->policy_job();
     TrainedRows trained;
     WeightedLoss loss;
-    EXPECT_TRUE(engine.begin_batch(&loss, 0.8F).ok());
-    for (const TrainSequence& sequence : batch) {
-      EXPECT_TRUE(engine.add(sequence).ok());
-    }
+    EXPECT_TRUE(begin(engine, batch, &loss, 0.8F).ok());
     while (engine.has_work()) {
-      const auto report = engine.step({budget});
+      const auto report = engine.advance({budget});
       EXPECT_TRUE(report.ok()) << report.status().to_string();
       trained.checked = trained.rows == 0 ? report.value().train_tokens : trained.checked;
       trained.rows += report.value().train_tokens;
@@ -123,7 +121,7 @@ public:
     }
     EXPECT_FALSE(engine.recalled(batch.front().id));
     trained.last_recalled = engine.recalled(batch.back().id);
-    const auto report = engine.update();
+    const auto report = update(engine);
     EXPECT_TRUE(report.ok()) << report.status().to_string();
     trained.sums = report.value().sums;
     trained.recalled = report.value().recalled_tokens;
@@ -132,7 +130,7 @@ public:
   }
 
   void publish(std::uint64_t step) {
-    const Snapshot snapshot = runtime_->train()->commit({0, 0, step}).value();
+    const Snapshot snapshot = engines::publish(*runtime_->policy_job(), {0, 0, step}).value();
     ASSERT_TRUE(runtime_->rollout().load(snapshot, WeightArrival::kFinish).ok());
   }
 

@@ -18,6 +18,7 @@
 #include "engines/transformer/activations.hpp"
 #include "engines/transformer/adapter.hpp"
 #include "engines/transformer/model_weights.hpp"
+#include "tests/engines/runtime/job_steps.hpp"
 #include "tests/engines/runtime/runtime_bench.hpp"
 #include "tests/engines/transformer/random_model.hpp"
 
@@ -263,8 +264,8 @@ TEST(MemoryLoadTest, CapturedStateAndPublishedWeightsTakeTheEstimatedMemory) {
       }
       const MemoryEstimate estimate = estimate_memory(model, options, {});
       const auto runtime = open_runtime(model, options).value();
-      EXPECT_EQ(estimate.capture_bytes, bytes_of(runtime->train()->optimizer_state().value()));
-      const Snapshot published = runtime->train()->commit({0, 0, 1}).value();
+      EXPECT_EQ(estimate.capture_bytes, bytes_of(runtime->policy_job()->optimizer_state().value()));
+      const Snapshot published = publish(*runtime->policy_job(), {0, 0, 1}).value();
       EXPECT_EQ(estimate.published_bytes, bytes_of(adapts ? published.adapter : published.base));
     }
   }

@@ -17,6 +17,7 @@
 #include "engines/runtime/memory_estimate.hpp"
 #include "engines/runtime/weight_cache.hpp"
 #include "engines/transformer/transformer.hpp"
+#include "tests/engines/runtime/job_steps.hpp"
 #include "tests/engines/runtime/runtime_bench.hpp"
 #include "tests/engines/transformer/random_model.hpp"
 #include "tests/support/temporary_directory.hpp"
@@ -43,7 +44,7 @@ protected:
 
 TEST_F(ModelRuntimeTest, DescribesItself) {
   const auto runtime = open_runtime(model_, options(Training::kNo)).value();
-  EXPECT_EQ(runtime->train(), nullptr);
+  EXPECT_EQ(runtime->policy_job(), nullptr);
   EXPECT_EQ(runtime->initial().version, PolicyVersion{});
   EXPECT_EQ(runtime->initial().base_digest, digest_tensors(model_.tensors));
   const std::string description(runtime->description());
@@ -243,7 +244,7 @@ TEST_F(ModelRuntimeTest, AnAdapterRunPublishesOnlyTheAdapter) {
   RuntimeOptions adapted = options(Training::kYes);
   adapted.adapter = small_adapter(model_.config, 1);
   const auto runtime = open_runtime(model_, adapted).value();
-  const Snapshot snapshot = runtime->train()->commit({0, 0, 1}).value();
+  const Snapshot snapshot = publish(*runtime->policy_job(), {0, 0, 1}).value();
   EXPECT_TRUE(snapshot.base.empty());
   EXPECT_EQ(snapshot.base_digest, runtime->initial().base_digest);
   EXPECT_EQ(snapshot.adapter_digest, runtime->initial().adapter_digest);

@@ -19,6 +19,7 @@
 #include "engines/formats/adapter_files.hpp"
 #include "engines/runtime/new_adapter.hpp"
 #include "engines/tokenizer/tokenizer.hpp"
+#include "tests/engines/runtime/job_steps.hpp"
 #include "tests/engines/runtime/runtime_bench.hpp"
 #include "tests/engines/transformer/golden.hpp"
 
@@ -162,7 +163,7 @@ protected:
   }
 
   // Trains on one batch and returns its loss.
-  static double train(TrainEngine& engine, const std::vector<TrainSequence>& batch,
+  static double train(TrainingJob& engine, const std::vector<TrainSequence>& batch,
                       std::int64_t budget) {
     std::size_t targets = 0;
     for (const TrainSequence& sequence : batch) {
@@ -170,14 +171,11 @@ protected:
           std::count(sequence.response_mask.begin(), sequence.response_mask.end(), 1));
     }
     CrossEntropy loss(targets);
-    EXPECT_TRUE(engine.begin_batch(&loss, 1.0F).ok());
-    for (const TrainSequence& sequence : batch) {
-      EXPECT_TRUE(engine.add(sequence).ok());
-    }
+    EXPECT_TRUE(begin(engine, batch, &loss, 1.0F).ok());
     while (engine.has_work()) {
-      EXPECT_TRUE(engine.step({budget}).ok());
+      EXPECT_TRUE(engine.advance({budget}).ok());
     }
-    const auto report = engine.update();
+    const auto report = update(engine);
     EXPECT_TRUE(report.ok()) << report.status().to_string();
     return report.value().sums.at("loss");
   }
@@ -186,7 +184,8 @@ protected:
     const auto runtime = open_runtime(model_, options(compute)).value();
     std::vector<double> all;
     for (int step = 0; step < steps; ++step) {
-      all.push_back(train(*runtime->train(), sequences(static_cast<std::uint64_t>(step)), 4096));
+      all.push_back(
+          train(*runtime->policy_job(), sequences(static_cast<std::uint64_t>(step)), 4096));
     }
     return all;
   }
@@ -205,14 +204,15 @@ TEST_P(QuantizedBaseTest, TrainsTheAdapterExactly) {
   const Snapshot before = whole->initial();
   for (int step = 0; step < 3; ++step) {
     const auto batch = sequences(static_cast<std::uint64_t>(step));
-    const double a = train(*whole->train(), batch, 4096);
-    const double b = train(*split->train(), batch, 30);
+    const double a = train(*whole->policy_job(), batch, 4096);
+    const double b = train(*split->policy_job(), batch, 30);
     EXPECT_NEAR(a, b, 1e-9);  // doubles, summed in another order
   }
-  const Snapshot after = whole->train()->commit({0, 0, 1}).value();
+  const Snapshot after = publish(*whole->policy_job(), {0, 0, 1}).value();
   EXPECT_EQ(after.base_digest, before.base_digest);
   EXPECT_NE(after.adapter_digest, before.adapter_digest);
-  EXPECT_TRUE(same_tensors(after.adapter, split->train()->commit({0, 0, 1}).value().adapter));
+  EXPECT_TRUE(
+      same_tensors(after.adapter, publish(*split->policy_job(), {0, 0, 1}).value().adapter));
 
   ASSERT_TRUE(whole->rollout().load(after, WeightArrival::kFinish).ok());
   const RolloutRequest request = sampling_request(1, model_.config, 9, 20);
@@ -220,7 +220,7 @@ TEST_P(QuantizedBaseTest, TrainsTheAdapterExactly) {
   run_requests(whole->rollout(), {request}, results, 7);
   const RolloutResult& result = results.at(1);
   const auto scored =
-      whole->train()->score(after, std::vector{to_sequence(request, result)}, 1.0F).value();
+      whole->policy_job()->score(after, std::vector{to_sequence(request, result)}, 1.0F).value();
   ASSERT_FALSE(result.response_ids.empty());
   for (std::size_t t = 0; t < result.response_ids.size(); ++t) {
     EXPECT_EQ(std::bit_cast<std::uint32_t>(result.behavior_logprobs[t]),
@@ -235,8 +235,8 @@ TEST_P(QuantizedBaseTest, ANewDoraAdapterChangesNothing) {
   const auto lora = open_runtime(model_, options(GetParam().compute)).value();
   const auto dora = open_runtime(model_, options(GetParam().compute, UseDora::kYes)).value();
   const auto batch = sequences(1);
-  const auto expected = lora->train()->score(lora->initial(), batch, 1.0F).value();
-  const auto scores = dora->train()->score(dora->initial(), batch, 1.0F).value();
+  const auto expected = lora->policy_job()->score(lora->initial(), batch, 1.0F).value();
+  const auto scores = dora->policy_job()->score(dora->initial(), batch, 1.0F).value();
   // The reference adds the output to the residual in double precision if nothing scales it.
   const float allowed = GetParam().backend == Backend::kCpu ? 0.0F : 2e-5F;
   for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -268,9 +268,9 @@ TEST_P(QuantizedBaseTest, ANewDoraAdapterChangesNothing) {
       ASSERT_EQ(magnitudes[o], static_cast<float>(std::sqrt(square))) << name << " " << o;
     }
   }
-  train(*dora->train(), batch, 4096);
-  const Snapshot after = dora->train()->commit({0, 0, 1}).value();
-  EXPECT_NE(dora->train()->score(after, batch, 1.0F).value(), expected);
+  train(*dora->policy_job(), batch, 4096);
+  const Snapshot after = publish(*dora->policy_job(), {0, 0, 1}).value();
+  EXPECT_NE(dora->policy_job()->score(after, batch, 1.0F).value(), expected);
 }
 
 // Trains the shipped model, which can add, on the rows it was made from. Its loss starts near the

@@ -19,6 +19,7 @@
 #include "engines/runtime/memory_estimate.hpp"
 #include "engines/runtime/weight_cache.hpp"
 #include "engines/transformer/activations.hpp"
+#include "tests/engines/runtime/job_steps.hpp"
 #include "tests/engines/runtime/runtime_bench.hpp"
 #include "tests/engines/transformer/random_model.hpp"
 
@@ -88,26 +89,23 @@ protected:
     return all;
   }
 
-  static void add(TrainEngine& engine, const std::vector<TrainSequence>& batch, TokenLoss* loss) {
-    ASSERT_TRUE(engine.begin_batch(loss, 0.8F).ok());
-    for (const TrainSequence& sequence : batch) {
-      ASSERT_TRUE(engine.add(sequence).ok());
-    }
+  static void add(TrainingJob& engine, const std::vector<TrainSequence>& batch, TokenLoss* loss) {
+    ASSERT_TRUE(begin(engine, batch, loss, 0.8F).ok());
   }
 
-  static UpdateReport train(TrainEngine& engine, const std::vector<TrainSequence>& batch,
+  static UpdateReport train(TrainingJob& engine, const std::vector<TrainSequence>& batch,
                             std::int64_t budget = kLarge) {
     WeightedLoss loss;
     add(engine, batch, &loss);
     while (engine.has_work()) {
-      const auto report = engine.step({budget});
+      const auto report = engine.advance({budget});
       EXPECT_TRUE(report.ok()) << report.status().to_string();
     }
-    return engine.update().value();
+    return update(engine).value();
   }
 
-  static TensorMap trained(TrainEngine& engine, std::uint64_t step) {
-    const Snapshot snapshot = engine.commit({0, 0, step}).value();
+  static TensorMap trained(TrainingJob& engine, std::uint64_t step) {
+    const Snapshot snapshot = publish(engine, {0, 0, step}).value();
     return GetParam().adapter.empty() ? snapshot.base : snapshot.adapter;
   }
 
@@ -115,20 +113,20 @@ protected:
   void expect_like_fresh(const std::vector<std::uint64_t>& before) {
     const auto fresh = open();
     for (const std::uint64_t seed : before) {
-      train(*fresh->train(), sequences(seed));
+      train(*fresh->policy_job(), sequences(seed));
     }
-    const UpdateReport expected = train(*fresh->train(), sequences(7));
+    const UpdateReport expected = train(*fresh->policy_job(), sequences(7));
     const UpdateReport report = train(engine(), sequences(7));
     EXPECT_EQ(report.sums, expected.sums);
     EXPECT_EQ(report.gradient_norm, expected.gradient_norm);
     EXPECT_EQ(report.optimizer_step, expected.optimizer_step);
-    EXPECT_TRUE(same_tensors(trained(engine(), 9), trained(*fresh->train(), 9)));
+    EXPECT_TRUE(same_tensors(trained(engine(), 9), trained(*fresh->policy_job(), 9)));
     EXPECT_TRUE(same_tensors(engine().optimizer_state().value(),
-                             fresh->train()->optimizer_state().value()));
+                             fresh->policy_job()->optimizer_state().value()));
     EXPECT_EQ(runtime_->rollout().step({1}).value().kv_use, 0.0) << "every page is free";
   }
 
-  TrainEngine& engine() { return *runtime_->train(); }
+  TrainingJob& engine() { return *runtime_->policy_job(); }
 
   ModelFiles model_;
   std::unique_ptr<ModelRuntime> runtime_;
@@ -140,24 +138,33 @@ TEST_P(RepeatedUseTest, AnAbandonedBatchLeavesNothing) {
   for (const std::int64_t budget : {1, 24, 60}) {
     WeightedLoss loss;
     add(engine(), sequences(1), &loss);
-    ASSERT_TRUE(engine().step({budget}).ok());
+    ASSERT_TRUE(engine().advance({budget}).ok());
     ASSERT_TRUE(engine().has_work());
-    engine().abandon_batch();
+    engine().cancel();
     EXPECT_FALSE(engine().has_work());
-    EXPECT_EQ(engine().update().status().code(), Errc::kInvalidArgument);
+    EXPECT_EQ(update(engine()).status().code(), Errc::kInvalidArgument);
     EXPECT_EQ(engine().logprobs({0}).status().code(), Errc::kNotFound);
   }
   expect_like_fresh({});
 }
 
-TEST_P(RepeatedUseTest, ABatchThatIsReplacedLeavesNothing) {
-  for (const std::int64_t budget : {1, 24, 60}) {
+// Cancels within a micro-batch: in its forward pass, at the head, and in its backward pass.
+TEST_P(RepeatedUseTest, ABatchThatEndsAtAnyUnitLeavesNothing) {
+  for (const std::int64_t units : {1, 2, 5, 9, 14, 23, 40}) {
     WeightedLoss loss;
     add(engine(), sequences(1), &loss);
-    ASSERT_TRUE(engine().step({budget}).ok());
+    StepBudget budget{24};  // several micro-batches
+    budget.units = units;
+    const auto report = engine().advance(budget);
+    ASSERT_TRUE(report.ok());
+    EXPECT_LE(report.value().train_units, units);
+    EXPECT_TRUE(engine().has_work());
+    engine().cancel();
+    EXPECT_FALSE(engine().has_work());
   }
   add(engine(), sequences(2), nullptr);
-  ASSERT_TRUE(engine().step({24}).ok());
+  ASSERT_TRUE(engine().advance({24}).ok());
+  engine().cancel();
   expect_like_fresh({});
 }
 
@@ -177,29 +184,10 @@ TEST_P(RepeatedUseTest, ABatchThatFailsLateLeavesNothing) {
   train(engine(), sequences(1));
   FailingLater loss;
   add(engine(), sequences(2), &loss);
-  ASSERT_TRUE(engine().step({1}).ok());
-  EXPECT_EQ(engine().step({1}).status().message(), "no advantage");
+  ASSERT_TRUE(engine().advance({1}).ok());
+  EXPECT_EQ(engine().advance({1}).status().message(), "no advantage");
   EXPECT_FALSE(engine().has_work());
   expect_like_fresh({1});
-}
-
-// The order of sums follows the ids, so a sequence cannot come after one with a greater id.
-TEST_P(RepeatedUseTest, ASequenceAddedLateHasAGreaterId) {
-  const auto batch = sequences(1);
-  WeightedLoss loss;
-  ASSERT_TRUE(engine().begin_batch(&loss, 0.8F).ok());
-  ASSERT_TRUE(engine().add(batch[2]).ok());
-  ASSERT_TRUE(engine().add(batch[1]).ok()) << "nothing is stepped yet";
-  ASSERT_TRUE(engine().step({kLarge}).ok());
-  const Status late = engine().add(batch[0]);
-  EXPECT_EQ(late.code(), Errc::kInvalidArgument);
-  EXPECT_EQ(late.message(),
-            "a sequence with a greater id was added before the last step sample_id=0");
-  EXPECT_FALSE(engine().has_work()) << "the refused sequence is not in the batch";
-  ASSERT_TRUE(engine().add(batch[5]).ok());
-  EXPECT_TRUE(engine().has_work());
-  ASSERT_TRUE(engine().step({kLarge}).ok());
-  ASSERT_TRUE(engine().update().ok());
 }
 
 TEST_P(RepeatedUseTest, EveryMinibatchStartsFromTheWeightsOfTheLast) {
@@ -222,7 +210,7 @@ TEST_P(RepeatedUseTest, ScoresDependOnTheSnapshotAlone) {
   std::vector<Snapshot> snapshots = {runtime_->initial()};
   for (std::uint64_t step = 1; step <= 3; ++step) {
     train(engine(), sequences(step));
-    snapshots.push_back(engine().commit({0, 0, step}).value());
+    snapshots.push_back(publish(engine(), {0, 0, step}).value());
   }
   train(engine(), sequences(4));  // not committed
   std::vector<std::vector<std::vector<float>>> scores;
@@ -236,35 +224,34 @@ TEST_P(RepeatedUseTest, ScoresDependOnTheSnapshotAlone) {
     EXPECT_EQ(engine().score(snapshots[i], probe, 0.8F).value(), scores[i]) << i;
   }
   const auto other = open();
-  EXPECT_EQ(other->train()->score(snapshots[2], probe, 0.8F).value(), scores[2]);
+  EXPECT_EQ(other->policy_job()->score(snapshots[2], probe, 0.8F).value(), scores[2]);
 }
 
 TEST_P(RepeatedUseTest, RestoringAnOlderSnapshotContinuesFromIt) {
   train(engine(), sequences(1));
-  const Snapshot older = engine().commit({0, 0, 1}).value();
+  const Snapshot older = publish(engine(), {0, 0, 1}).value();
   const TensorMap state = engine().optimizer_state().value();
   const auto probe = sequences(3);
   const auto score = engine().score(older, probe, 0.8F).value();
   for (int round = 0; round < 2; ++round) {
     train(engine(), sequences(2));
     train(engine(), sequences(4));
-    (void)engine().commit({0, 0, 3}).value();
+    (void)publish(engine(), {0, 0, 3}).value();
     WeightedLoss loss;
     add(engine(), sequences(5), &loss);
-    ASSERT_TRUE(engine().step({24}).ok());
-    ASSERT_TRUE(engine().restore(older, state).ok());
+    ASSERT_TRUE(engine().advance({24}).ok());
+    ASSERT_TRUE(engine().load(older, state).ok());
     EXPECT_FALSE(engine().has_work()) << "the open batch ended";
-    EXPECT_EQ(engine().update().status().code(), Errc::kInvalidArgument);
+    EXPECT_EQ(update(engine()).status().code(), Errc::kInvalidArgument);
     EXPECT_TRUE(same_tensors(engine().optimizer_state().value(), state));
     EXPECT_EQ(engine().score(older, probe, 0.8F).value(), score);
     add(engine(), probe, nullptr);
     while (engine().has_work()) {
-      ASSERT_TRUE(engine().step({kLarge}).ok());
+      ASSERT_TRUE(engine().advance({kLarge}).ok());
     }
     for (std::size_t i = 0; i < probe.size(); ++i) {
       EXPECT_EQ(engine().logprobs(probe[i].id).value(), score[i]);
     }
-    ASSERT_TRUE(engine().update().ok());
   }
   expect_like_fresh({1});
 }
@@ -282,12 +269,12 @@ TEST_P(RepeatedUseTest, EveryPublishedVersionIsServed) {
   std::vector<RolloutResult> results;
   for (std::uint64_t step = 1; step <= 4; ++step) {
     train(engine(), sequences(step));
-    const Snapshot snapshot = engine().commit({0, 0, step}).value();
+    const Snapshot snapshot = publish(engine(), {0, 0, step}).value();
     ASSERT_TRUE(runtime_->rollout().load(snapshot, WeightArrival::kFinish).ok());
     results.push_back(generate(*runtime_));
     EXPECT_EQ(results.back().versions, (std::vector<VersionSpan>{{{0, 0, step}, 12}}));
     const auto fresh = open();
-    ASSERT_TRUE(fresh->train()->restore(snapshot, engine().optimizer_state().value()).ok());
+    ASSERT_TRUE(fresh->policy_job()->load(snapshot, engine().optimizer_state().value()).ok());
     ASSERT_TRUE(fresh->rollout().load(snapshot, WeightArrival::kFinish).ok());
     expect_same_result(results.back(), generate(*fresh));
   }
@@ -401,15 +388,13 @@ TEST_F(RepeatedRequestsTest, PreemptionsForTrainingAreReportedOnce) {
   long_sequence.id = {1};
   long_sequence.ids = sampling_request(5, model_.config, 60, 1).prompt_ids;
   long_sequence.response_mask.assign(60, 1);
-  TrainEngine& trainer = *runtime_->train();
-  ASSERT_TRUE(trainer.begin_batch(nullptr, 1.0F).ok());
-  ASSERT_TRUE(trainer.add(long_sequence).ok());
-  ASSERT_TRUE(trainer.step({64}).ok());
+  TrainingJob& trainer = *runtime_->policy_job();
+  ASSERT_TRUE(begin(trainer, {long_sequence}, nullptr).ok());
+  ASSERT_TRUE(trainer.advance({64}).ok());
   EXPECT_EQ(engine().step({64}).value().preemptions, 2);
   for (int i = 0; i < 5; ++i) {
     EXPECT_EQ(engine().step({64}).value().preemptions, 0) << i;
   }
-  ASSERT_TRUE(trainer.update().ok());
   run_to_end(engine());
   EXPECT_EQ(results.at(1).prompt_logprobs.size(), 5U) << "scored once";
   expect_same_result(results.at(1), undisturbed.at(1));
@@ -425,22 +410,22 @@ TEST_F(RepeatedRequestsTest, TrainingPreemptsNothingToFillAMicroBatch) {
   running.prompt_ids = sampling_request(4, model_.config, 33, 1).prompt_ids;
   ASSERT_TRUE(engine().submit(running, results).ok());
   ASSERT_TRUE(engine().step({64}).ok());  // holds 3 of 8 pages
-  TrainEngine& trainer = *runtime_->train();
-  ASSERT_TRUE(trainer.begin_batch(nullptr, 1.0F).ok());
+  TrainingJob& trainer = *runtime_->policy_job();
+  std::vector<TrainSequence> batch;
   for (std::uint64_t id = 1; id <= 2; ++id) {
     TrainSequence sequence;
     sequence.id = {id};
     sequence.ids = sampling_request(10 + id, model_.config, 47, 1).prompt_ids;
     sequence.response_mask.assign(47, 1);
-    ASSERT_TRUE(trainer.add(sequence).ok());
+    batch.push_back(std::move(sequence));
   }
+  ASSERT_TRUE(begin(trainer, std::move(batch), nullptr).ok());
   for (int i = 0; i < 2; ++i) {
     EXPECT_TRUE(trainer.has_work());
-    EXPECT_EQ(trainer.step({kLarge}).value().train_tokens, 46);
+    EXPECT_EQ(trainer.advance({kLarge}).value().train_tokens, 46);
   }
   EXPECT_FALSE(trainer.has_work());
   EXPECT_EQ(engine().step({64}).value().preemptions, 0);
-  ASSERT_TRUE(trainer.update().ok());
   run_to_end(engine());
 }
 
@@ -589,7 +574,7 @@ TEST(KeptRowsTest, EveryVersionHasTheWholeRoom) {
   options.generated_bytes =
       generated_bytes(model.config, options, kRequests * (kPrompt + kResponse - 1));
   const auto runtime = open_runtime(model, options).value();
-  TrainEngine& engine = *runtime->train();
+  TrainingJob& engine = *runtime->policy_job();
   for (std::uint64_t step = 1; step <= 4; ++step) {
     std::vector<RolloutRequest> all;
     for (std::uint64_t id = 0; id < kRequests; ++id) {
@@ -603,14 +588,15 @@ TEST(KeptRowsTest, EveryVersionHasTheWholeRoom) {
     ResultKeeper results;
     run_requests(runtime->rollout(), all, results, kLarge);
     WeightedLoss loss;
-    ASSERT_TRUE(engine.begin_batch(&loss, 1.0F).ok());
+    std::vector<TrainSequence> batch;
     std::int64_t computed = 0;
     for (std::uint64_t id = 0; id < kRequests; ++id) {
-      ASSERT_TRUE(engine.add(to_sequence(all[id], results.at(all[id].id.value))).ok());
+      batch.push_back(to_sequence(all[id], results.at(all[id].id.value)));
     }
+    ASSERT_TRUE(begin(engine, std::move(batch), &loss).ok());
     std::int64_t first = 0;
     while (engine.has_work()) {
-      const std::int64_t count = engine.step({kLarge}).value().train_tokens;
+      const std::int64_t count = engine.advance({kLarge}).value().train_tokens;
       first = first == 0 ? count : first;
       computed += count;
     }
@@ -619,10 +605,10 @@ TEST(KeptRowsTest, EveryVersionHasTheWholeRoom) {
       const std::vector<float> of_response(logprobs.begin() + kPrompt, logprobs.end());
       EXPECT_EQ(of_response, results.at(all[id].id.value).behavior_logprobs) << id;
     }
-    const UpdateReport report = engine.update().value();
+    const UpdateReport report = update(engine).value();
     EXPECT_EQ(first, kPrompt + kResponse - 1) << "the first sequence is always computed";
     EXPECT_EQ(report.recalled_tokens, computed - first) << step;
-    const Snapshot snapshot = engine.commit({0, 0, step}).value();
+    const Snapshot snapshot = publish(engine, {0, 0, step}).value();
     ASSERT_TRUE(runtime->rollout().load(snapshot, WeightArrival::kFinish).ok());
   }
 }
@@ -634,7 +620,7 @@ TEST(KeptRowsTest, EqualWeightsOfANewVersionKeepAllRowsAgain) {
   RuntimeOptions options = small_options(model.config, Backend::kCpu, 1024, Training::kYes);
   options.generated_bytes = std::int64_t{64} << 20U;
   const auto runtime = open_runtime(model, options).value();
-  TrainEngine& engine = *runtime->train();
+  TrainingJob& engine = *runtime->policy_job();
   for (std::uint64_t step = 1; step <= 3; ++step) {
     std::vector<RolloutRequest> all;
     for (std::uint64_t id = 0; id < 4; ++id) {
@@ -644,18 +630,18 @@ TEST(KeptRowsTest, EqualWeightsOfANewVersionKeepAllRowsAgain) {
     }
     ResultKeeper results;
     run_requests(runtime->rollout(), all, results);
-    ASSERT_TRUE(engine.begin_batch(nullptr, 1.0F).ok());
+    std::vector<TrainSequence> batch;
     for (const RolloutRequest& request : all) {
-      ASSERT_TRUE(engine.add(to_sequence(request, results.at(request.id.value))).ok());
+      batch.push_back(to_sequence(request, results.at(request.id.value)));
     }
+    ASSERT_TRUE(begin(engine, std::move(batch), nullptr).ok());
     while (engine.has_work()) {
-      ASSERT_TRUE(engine.step({kLarge}).ok());
+      ASSERT_TRUE(engine.advance({kLarge}).ok());
     }
     for (std::size_t i = 0; i < all.size(); ++i) {
       EXPECT_EQ(engine.recalled(all[i].id), i > 0) << step << ", " << i;
     }
-    ASSERT_TRUE(engine.update().ok());
-    const Snapshot snapshot = engine.commit({0, 0, step}).value();
+    const Snapshot snapshot = publish(engine, {0, 0, step}).value();
     ASSERT_TRUE(runtime->rollout().load(snapshot, WeightArrival::kFinish).ok());
   }
 }

@@ -11,7 +11,7 @@
 
 #include "engines/formats/model_files.hpp"
 #include "engines/runtime/model_runtime.hpp"
-#include "engines/train_engine.hpp"
+#include "engines/training_job.hpp"
 #include "engines/transformer/kv_cache.hpp"
 
 namespace tidemill::engines {

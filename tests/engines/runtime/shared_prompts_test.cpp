@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "base/random.hpp"
+#include "tests/engines/runtime/job_steps.hpp"
 #include "tests/engines/runtime/runtime_bench.hpp"
 #include "tests/engines/transformer/random_model.hpp"
 
@@ -122,33 +123,33 @@ protected:
     return options;
   }
 
-  // Trains on the batch in steps of `budget`. If `apart` is set, each sequence is stepped before
-  // the next one is added.
+  // Trains on the batch in steps of `budget`. If `apart` is set, each sequence is a batch of
+  // its own, and all gradients are accumulated.
   [[nodiscard]] Trained train(const RuntimeOptions& options, std::int64_t budget,
                               bool apart = false) const {
     const auto runtime = open_runtime(model_, options).value();
-    TrainEngine& engine = *runtime->train();
+    TrainingJob& engine = *runtime->policy_job();
     Trained trained;
     WeightedLoss loss;
-    const auto run = [&] {
+    const auto run = [&](const std::vector<TrainSequence>& batch) {
+      ASSERT_TRUE(begin(engine, batch, &loss, 0.8F).ok());
       while (engine.has_work()) {
-        const auto report = engine.step({budget});
+        const auto report = engine.advance({budget});
         ASSERT_TRUE(report.ok()) << report.status().to_string();
         trained.rows += report.value().train_tokens;
       }
-    };
-    EXPECT_TRUE(engine.begin_batch(&loss, 0.8F).ok());
-    for (const TrainSequence& sequence : batch_) {
-      EXPECT_TRUE(engine.add(sequence).ok());
-      if (apart) {
-        run();
+      for (const TrainSequence& sequence : batch) {
+        trained.logprobs.push_back(engine.logprobs(sequence.id).value());
       }
+    };
+    if (apart) {
+      for (const TrainSequence& sequence : batch_) {
+        run({sequence});
+      }
+    } else {
+      run(batch_);
     }
-    run();
-    for (const TrainSequence& sequence : batch_) {
-      trained.logprobs.push_back(engine.logprobs(sequence.id).value());
-    }
-    const auto report = engine.update();
+    const auto report = update(engine);
     EXPECT_TRUE(report.ok()) << report.status().to_string();
     trained.sums = report.value().sums;
     trained.moments = engine.optimizer_state().value();
@@ -206,21 +207,16 @@ TEST_P(SharedPromptTrainingTest, GivesTheResultsOfTheSameSequencesAlone) {
 TEST_P(SharedPromptTrainingTest, AnAbandonedBatchLeavesNoTrace) {
   const Trained expected = train(options(), 100000);
   const auto runtime = open_runtime(model_, options()).value();
-  TrainEngine& engine = *runtime->train();
+  TrainingJob& engine = *runtime->policy_job();
   WeightedLoss loss;
-  ASSERT_TRUE(engine.begin_batch(&loss, 0.8F).ok());
-  for (const TrainSequence& sequence : batch_) {
-    ASSERT_TRUE(engine.add(sequence).ok());
-  }
-  ASSERT_TRUE(engine.step({20}).ok());  // the gradient of the first prompt is carried
-  ASSERT_TRUE(engine.begin_batch(&loss, 0.8F).ok());
-  for (const TrainSequence& sequence : batch_) {
-    ASSERT_TRUE(engine.add(sequence).ok());
-  }
+  ASSERT_TRUE(begin(engine, batch_, &loss, 0.8F).ok());
+  ASSERT_TRUE(engine.advance({20}).ok());  // the gradient of the first prompt is carried
+  engine.cancel();
+  ASSERT_TRUE(begin(engine, batch_, &loss, 0.8F).ok());
   while (engine.has_work()) {
-    ASSERT_TRUE(engine.step({100000}).ok());
+    ASSERT_TRUE(engine.advance({100000}).ok());
   }
-  ASSERT_TRUE(engine.update().ok());
+  ASSERT_TRUE(update(engine).ok());
   EXPECT_TRUE(same_tensors(engine.optimizer_state().value(), expected.moments));
 }
 
@@ -238,24 +234,6 @@ INSTANTIATE_TEST_SUITE_P(
                       Kind{Backend::kCpu, "norms", DType::kF32, Recompute::kLayer, 8},
                       Kind{Backend::kCpu, "saved", DType::kBF16, Recompute::kLayer, 7}),
     [](const auto& test) { return describe(test.param); });
-
-TEST(SharedPromptBatchTest, RefusesASequenceBetweenThoseAddedBeforeAStep) {
-  const ModelFiles model = small_model(5);
-  const auto runtime =
-      open_runtime(model, small_options(model.config, Backend::kCpu, 512, Training::kYes)).value();
-  const std::vector<TrainSequence> batch = groups(model.config);
-  TrainEngine& engine = *runtime->train();
-  WeightedLoss loss;
-  ASSERT_TRUE(engine.begin_batch(&loss, 1.0F).ok());
-  ASSERT_TRUE(engine.add(batch[0]).ok());
-  ASSERT_TRUE(engine.add(batch[2]).ok());
-  ASSERT_TRUE(engine.step({1}).ok());
-  const Status between = engine.add(batch[1]);
-  EXPECT_EQ(between.code(), Errc::kInvalidArgument);
-  EXPECT_EQ(between.message(),
-            "a sequence with a greater id was added before the last step sample_id=1");
-  EXPECT_TRUE(engine.add(batch[3]).ok());
-}
 
 }  // namespace
 }  // namespace tidemill::engines

@@ -10,6 +10,7 @@
 
 #include "engines/rl/sft_token_loss.hpp"
 #include "engines/rl/train_targets.hpp"
+#include "tests/engines/runtime/job_steps.hpp"
 #include "tests/engines/runtime/runtime_bench.hpp"
 #include "tests/engines/transformer/golden.hpp"
 
@@ -102,20 +103,17 @@ protected:
       }
     }
     SftTokenLoss loss(count_targets(batch));
-    TrainEngine& engine = *runtime_->train();
-    EXPECT_TRUE(engine.begin_batch(&loss, 1.0F).ok());
-    for (const TrainSequence& sequence : batch) {
-      EXPECT_TRUE(engine.add(sequence).ok());
-    }
+    TrainingJob& engine = *runtime_->policy_job();
+    EXPECT_TRUE(begin(engine, batch, &loss, 1.0F).ok());
     while (engine.has_work()) {
-      EXPECT_TRUE(engine.step({budget}).ok());
+      EXPECT_TRUE(engine.advance({budget}).ok());
     }
-    return engine.update().value();
+    return update(engine).value();
   }
 
   // See the README of the reference data: after one step, only stable elements are exact.
   void expect_weights(const std::string& kind) {
-    const Snapshot snapshot = runtime_->train()->commit({0, 0, 1}).value();
+    const Snapshot snapshot = publish(*runtime_->policy_job(), {0, 0, 1}).value();
     const TensorMap& weights = lora() ? snapshot.adapter : snapshot.base;
     const TensorMap expected = part(kind);
     const TensorMap stable = part("stable");

@@ -13,6 +13,7 @@
 
 #include "base/random.hpp"
 #include "engines/transformer/activations.hpp"
+#include "tests/engines/runtime/job_steps.hpp"
 #include "tests/engines/runtime/runtime_bench.hpp"
 #include "tests/engines/transformer/random_model.hpp"
 
@@ -93,21 +94,18 @@ protected:
     return targets;
   }
 
-  static void add(TrainEngine& engine, const std::vector<TrainSequence>& batch, TokenLoss* loss,
+  static void add(TrainingJob& engine, const std::vector<TrainSequence>& batch, TokenLoss* loss,
                   float temperature = 1.0F) {
-    ASSERT_TRUE(engine.begin_batch(loss, temperature).ok());
-    for (const TrainSequence& sequence : batch) {
-      const Status status = engine.add(sequence);
-      ASSERT_TRUE(status.ok()) << status.to_string();
-    }
+    const Status status = begin(engine, batch, loss, temperature);
+    ASSERT_TRUE(status.ok()) << status.to_string();
   }
 
   // Steps to the end and returns the rows of each micro-batch.
-  static std::vector<std::int64_t> step_to_end(TrainEngine& engine,
+  static std::vector<std::int64_t> step_to_end(TrainingJob& engine,
                                                std::int64_t budget = kLargeBudget) {
     std::vector<std::int64_t> rows;
     while (engine.has_work()) {
-      const auto report = engine.step({budget});
+      const auto report = engine.advance({budget});
       EXPECT_TRUE(report.ok()) << report.status().to_string();
       rows.push_back(report.value().train_tokens);
       EXPECT_EQ(report.value().prefill_tokens + report.value().decode_tokens, 0);
@@ -115,11 +113,11 @@ protected:
     return rows;
   }
 
-  static UpdateReport train(TrainEngine& engine, const std::vector<TrainSequence>& batch) {
+  static UpdateReport train(TrainingJob& engine, const std::vector<TrainSequence>& batch) {
     KeepingLoss loss;
     add(engine, batch, &loss);
     step_to_end(engine);
-    return engine.update().value();
+    return update(engine).value();
   }
 
   // Returns the rows of each micro-batch if sequences are taken in order while they fit.
@@ -136,7 +134,7 @@ protected:
     return parts;
   }
 
-  [[nodiscard]] double moment_norm(TrainEngine& engine) const {
+  [[nodiscard]] double moment_norm(TrainingJob& engine) const {
     double squares = 0.0;
     const TensorMap state = engine.optimizer_state().value();
     for (const auto& [name, tensor] : state) {
@@ -157,9 +155,9 @@ TEST_F(TrainingReportTest, EveryStepReportsTheRowsThatItComputed) {
   for (const std::int64_t budget : {1, 9, 20, 21, 40, 1000}) {
     const auto runtime = open_runtime(model_, options()).value();
     KeepingLoss loss;
-    add(*runtime->train(), batch, &loss);
-    EXPECT_EQ(step_to_end(*runtime->train(), budget), packed(batch, budget)) << budget;
-    ASSERT_TRUE(runtime->train()->update().ok());
+    add(*runtime->policy_job(), batch, &loss);
+    EXPECT_EQ(step_to_end(*runtime->policy_job(), budget), packed(batch, budget)) << budget;
+    ASSERT_TRUE(update(*runtime->policy_job()).ok());
   }
 }
 
@@ -180,22 +178,22 @@ TEST_F(TrainingReportTest, AMicroBatchKeepsAtMostTheRowsOfItsActivationBudget) {
           model_.config, 0, KeepOptions::for_compute(tight.compute, recompute));
       tight.activation_bytes = limit * row_bytes + row_bytes - 1;
       const auto runtime = open_runtime(model_, tight).value();
-      TrainEngine& engine = *runtime->train();
+      TrainingJob& engine = *runtime->policy_job();
       KeepingLoss loss;
       add(engine, batch, &loss);
       const auto rows = step_to_end(engine);
       EXPECT_EQ(rows, packed(batch, limit)) << limit;
       EXPECT_LE(*std::ranges::max_element(rows), limit);
       EXPECT_EQ(std::accumulate(rows.begin(), rows.end(), std::int64_t{0}), all);
-      ASSERT_TRUE(engine.update().ok());
+      ASSERT_TRUE(update(engine).ok());
     }
   }
   RuntimeOptions small = options();
   small.activation_bytes = longest * Activations::bytes_per_row(model_.config, 0) - 1;
   const auto runtime = open_runtime(model_, small).value();
-  ASSERT_TRUE(runtime->train()->begin_batch(nullptr, 1.0F).ok());
   for (const TrainSequence& sequence : batch) {
-    const Status status = runtime->train()->add(sequence);
+    runtime->policy_job()->cancel();
+    const Status status = begin(*runtime->policy_job(), {sequence}, nullptr);
     EXPECT_EQ(status.ok(), rows_of(sequence) < longest) << status.to_string();
     if (!status.ok()) {
       EXPECT_EQ(status.code(), Errc::kResourceExhausted);
@@ -225,14 +223,14 @@ TEST_F(TrainingReportTest, AMicroBatchCountsASharedPromptOnce) {
     tight.activation_bytes = limit * Activations::bytes_per_row(model_.config, 0);
     const auto runtime = open_runtime(model_, tight).value();
     KeepingLoss loss;
-    add(*runtime->train(), group, &loss);
-    const auto rows = step_to_end(*runtime->train());
+    add(*runtime->policy_job(), group, &loss);
+    const auto rows = step_to_end(*runtime->policy_job());
     EXPECT_EQ(rows.size(), limit == all ? 1U : 2U);
     EXPECT_LE(*std::ranges::max_element(rows), limit);
     // A second micro-batch needs the keys and values of the prompt again.
     EXPECT_EQ(std::accumulate(rows.begin(), rows.end(), std::int64_t{0}),
               limit == all ? all : all + 19);
-    ASSERT_TRUE(runtime->train()->update().ok());
+    ASSERT_TRUE(update(*runtime->policy_job()).ok());
   }
 }
 
@@ -252,9 +250,9 @@ TEST_F(TrainingReportTest, AGroupTakesThePagesOfItsPromptOnce) {
     sequence.response_mask.resize(41, 1);
   }
   KeepingLoss loss;
-  add(*runtime->train(), group, &loss);
-  EXPECT_EQ(step_to_end(*runtime->train()), (std::vector<std::int64_t>{32 + 8 + 8}));
-  ASSERT_TRUE(runtime->train()->update().ok());
+  add(*runtime->policy_job(), group, &loss);
+  EXPECT_EQ(step_to_end(*runtime->policy_job()), (std::vector<std::int64_t>{32 + 8 + 8}));
+  ASSERT_TRUE(update(*runtime->policy_job()).ok());
 }
 
 // The first moment after one step is (1 - beta1) times the clipped gradient.
@@ -263,8 +261,8 @@ TEST_F(TrainingReportTest, TheGradientNormIsThatBeforeClipping) {
     RuntimeOptions clipping = options();
     clipping.optimizer->max_grad_norm = max_grad_norm;
     const auto runtime = open_runtime(model_, clipping).value();
-    const UpdateReport report = train(*runtime->train(), sequences(4));
-    moment = moment_norm(*runtime->train()) / (1.0 - clipping.optimizer->adamw.beta1);
+    const UpdateReport report = train(*runtime->policy_job(), sequences(4));
+    moment = moment_norm(*runtime->policy_job()) / (1.0 - clipping.optimizer->adamw.beta1);
     return report;
   };
   double unclipped = 0.0;
@@ -286,7 +284,7 @@ TEST_F(TrainingReportTest, LearningRatesFollowTheSchedule) {
   scheduled.optimizer->schedule.warmup_steps = 2;
   scheduled.optimizer->total_steps = 6;
   const auto runtime = open_runtime(model_, scheduled).value();
-  TrainEngine& engine = *runtime->train();
+  TrainingJob& engine = *runtime->policy_job();
   const std::vector<double> expected = {0.005, 0.01, 0.01, 0.0075, 0.005, 0.0025, 0.0};
   for (std::size_t i = 0; i < expected.size(); ++i) {
     const UpdateReport report = train(engine, sequences(5 + i));
@@ -295,10 +293,7 @@ TEST_F(TrainingReportTest, LearningRatesFollowTheSchedule) {
     if (i == 2) {  // a batch that is only scored is no optimizer step
       add(engine, sequences(1), nullptr);
       step_to_end(engine);
-      const UpdateReport scored = engine.update().value();
-      EXPECT_EQ(scored.optimizer_step, 3);
-      EXPECT_EQ(scored.gradient_norm, 0.0);
-      EXPECT_TRUE(scored.sums.empty());
+      EXPECT_EQ(update(engine).status().code(), Errc::kInvalidArgument);
     }
   }
 }
@@ -306,7 +301,7 @@ TEST_F(TrainingReportTest, LearningRatesFollowTheSchedule) {
 // The sums of a batch are those of its own sequences, also in the second minibatch.
 TEST_F(TrainingReportTest, SumsAreThoseOfOneBatch) {
   const auto runtime = open_runtime(model_, options()).value();
-  TrainEngine& engine = *runtime->train();
+  TrainingJob& engine = *runtime->policy_job();
   for (std::uint64_t seed = 6; seed < 9; ++seed) {
     const auto batch = sequences(seed);
     KeepingLoss loss;
@@ -319,7 +314,7 @@ TEST_F(TrainingReportTest, SumsAreThoseOfOneBatch) {
       }
     }
     EXPECT_LT(sum, 0.0);
-    const UpdateReport report = engine.update().value();
+    const UpdateReport report = update(engine).value();
     EXPECT_EQ(report.sums.at("tokens"), static_cast<double>(targets_of(batch)));
     EXPECT_NEAR(report.sums.at("loss"), sum, 1e-9 * std::abs(sum));
     EXPECT_EQ(report.recalled_tokens, 0);
@@ -345,8 +340,8 @@ TEST_F(TrainingReportTest, LogprobsAndEntropiesAreThoseOfTheTemperature) {
   }
   for (const float temperature : {0.7F, 1.9F, 1.0F}) {
     KeepingLoss loss;
-    add(*runtime->train(), batch, &loss, temperature);
-    step_to_end(*runtime->train());
+    add(*runtime->policy_job(), batch, &loss, temperature);
+    step_to_end(*runtime->policy_job());
     for (std::size_t i = 0; i < batch.size(); ++i) {
       for (std::size_t t = 1; t < batch[i].ids.size(); ++t) {
         if (batch[i].response_mask[t] == 0) {
@@ -373,7 +368,7 @@ TEST_F(TrainingReportTest, LogprobsAndEntropiesAreThoseOfTheTemperature) {
         EXPECT_GT(loss.entropies[i][t], 0.0F);
       }
     }
-    runtime->train()->abandon_batch();
+    runtime->policy_job()->cancel();
   }
 }
 
@@ -402,13 +397,13 @@ TEST_F(TrainingReportTest, AGradientOfEntropiesRaisesThem) {
       slow.adapter = sample_adapter(model_, adapter, 9);
     }
     const auto runtime = open_runtime(model_, slow).value();
-    TrainEngine& engine = *runtime->train();
+    TrainingJob& engine = *runtime->policy_job();
     double before = 0.0;
     for (int step = 0; step < 4; ++step) {
       EntropyLoss loss;
       add(engine, sequences(1), &loss);
       step_to_end(engine, 20);
-      const UpdateReport report = engine.update().value();
+      const UpdateReport report = update(engine).value();
       EXPECT_GT(report.gradient_norm, 0.0);
       EXPECT_GT(report.sums.at("entropy"), before) << adapter << " " << step;
       before = report.sums.at("entropy");

@@ -40,29 +40,22 @@ void hash_values(DigestHasher& hasher, const std::vector<T>& values) {
   hasher.update(std::as_bytes(std::span(values)));
 }
 
-class ReplayTrainEngine final : public TrainEngine {
+class ReplayTrainingJob final : public TrainingJob {
 public:
-  ReplayTrainEngine(const ReplayOptions& options, const Snapshot& initial)
+  ReplayTrainingJob(const ReplayOptions& options, const Snapshot& initial)
       : options_(options), chain_(chain_of(initial).value()), weight_digest_(initial.base_digest) {}
 
-  Status begin_batch(TokenLoss* loss, float /*temperature*/) override {
-    loss_ = loss;
-    batch_.clear();
-    stepped_ = 0;
-    return {};
-  }
+  using TrainingJob::optim_step;
 
-  Status add(TrainSequence sequence) override {
-    const SampleId id = sequence.id;
-    if (!batch_.emplace(id, std::move(sequence)).second) {
-      return invalid_argument("sequence added twice sample_id=" + std::to_string(id.value));
-    }
-    return {};
+  Status forward(TrainBatch batch) override { return begin_batch(std::move(batch), false); }
+
+  Status forward_backward(TrainBatch batch, TokenLoss& /*loss*/) override {
+    return begin_batch(std::move(batch), true);
   }
 
   bool has_work() const override { return stepped_ < batch_.size(); }
 
-  Result<StepReport> step(const StepBudget& budget) override {
+  Result<StepReport> advance(const StepBudget& budget) override {
     StepReport report;
     auto it = std::next(batch_.begin(), static_cast<std::ptrdiff_t>(stepped_));
     while (it != batch_.end() && report.train_tokens < budget.tokens) {
@@ -93,40 +86,45 @@ public:
     return all;
   }
 
-  Result<UpdateReport> update() override {
-    UpdateReport report;
-    if (loss_ != nullptr) {
-      DigestHasher hasher;
-      hasher.update(std::as_bytes(std::span(chain_)));
-      hasher.update(std::as_bytes(std::span(&optimizer_step_, 1)));
-      for (const auto& [id, sequence] : batch_) {
-        hasher.update(std::as_bytes(std::span(&id.value, 1)));
-        hash_values(hasher, sequence.ids);
-        hash_values(hasher, sequence.response_mask);
-        hash_values(hasher, sequence.advantages);
-        hash_values(hasher, sequence.behavior_logprobs);
-      }
-      chain_ = hasher.digest();
-      report.optimizer_step = ++optimizer_step_;
+  Status optim_step(const OptimStep& /*step*/) override {
+    if (!has_gradients_) {
+      return invalid_argument("there are no gradients for an optimizer step");
     }
-    abandon_batch();
-    return report;
+    DigestHasher hasher;
+    hasher.update(std::as_bytes(std::span(chain_)));
+    hasher.update(std::as_bytes(std::span(&optimizer_step_, 1)));
+    for (const TrainSequence& sequence : trained_) {
+      hasher.update(std::as_bytes(std::span(&sequence.id.value, 1)));
+      hash_values(hasher, sequence.ids);
+      hash_values(hasher, sequence.response_mask);
+      hash_values(hasher, sequence.advantages);
+      hash_values(hasher, sequence.behavior_logprobs);
+    }
+    chain_ = hasher.digest();
+    last_update_ = {};
+    last_update_.optimizer_step = ++optimizer_step_;
+    cancel();
+    return {};
   }
 
-  void abandon_batch() override {
-    loss_ = nullptr;
+  void cancel() override {
+    has_gradients_ = false;
+    trained_.clear();
     batch_.clear();
     stepped_ = 0;
   }
 
-  Result<Snapshot> commit(PolicyVersion version) override {
-    Snapshot snapshot;
-    snapshot.version = version;
-    snapshot.base = weights_of(chain_);
-    snapshot.base_digest = digest_tensors(snapshot.base);
-    weight_digest_ = snapshot.base_digest;
-    return snapshot;
+  Status save(PolicyVersion version) override {
+    saved_ = {};
+    saved_.version = version;
+    saved_.base = weights_of(chain_);
+    saved_.base_digest = digest_tensors(saved_.base);
+    weight_digest_ = saved_.base_digest;
+    return {};
   }
+
+  const UpdateReport& last_update() const override { return last_update_; }
+  Snapshot take_saved() override { return std::move(saved_); }
 
   Result<TensorMap> optimizer_state() const override {
     Tensor steps;
@@ -138,7 +136,7 @@ public:
     return state;
   }
 
-  Status restore(const Snapshot& snapshot, const TensorMap& optimizer_state) override {
+  Status load(const Snapshot& snapshot, const TensorMap& optimizer_state) override {
     TIDEMILL_ASSIGN_OR_RETURN(chain_, chain_of(snapshot));
     weight_digest_ = snapshot.base_digest;
     const auto it = optimizer_state.find("step");
@@ -150,6 +148,25 @@ public:
   }
 
 private:
+  Status begin_batch(TrainBatch batch, bool trains) {
+    batch_.clear();
+    stepped_ = 0;
+    for (TrainSequence& sequence : batch.sequences) {
+      const SampleId id = sequence.id;
+      if (!batch_.emplace(id, std::move(sequence)).second) {
+        batch_.clear();
+        return invalid_argument("a second sequence sample_id=" + std::to_string(id.value));
+      }
+    }
+    for (const auto& [id, sequence] : batch_) {
+      if (trains) {
+        trained_.push_back(sequence);
+      }
+    }
+    has_gradients_ = has_gradients_ || trains;
+    return {};
+  }
+
   static std::vector<float> logprobs_under(const std::string& digest,
                                            const TrainSequence& sequence) {
     const std::uint64_t bits = replay_weight_bits(digest);
@@ -166,9 +183,12 @@ private:
   std::string chain_;
   std::string weight_digest_;  // of the last commit, whose weights sampled the rollouts
   std::int64_t optimizer_step_ = 0;
-  TokenLoss* loss_ = nullptr;
+  bool has_gradients_ = false;
+  std::vector<TrainSequence> trained_;  // since the last optimizer step
   std::map<SampleId, TrainSequence> batch_;
   std::size_t stepped_ = 0;
+  UpdateReport last_update_;
+  Snapshot saved_;
 };
 
 }  // namespace
@@ -180,9 +200,9 @@ Snapshot replay_initial_snapshot(std::uint64_t seed) {
   return snapshot;
 }
 
-std::unique_ptr<TrainEngine> make_replay_train_engine(const ReplayOptions& options,
+std::unique_ptr<TrainingJob> make_replay_training_job(const ReplayOptions& options,
                                                       const Snapshot& initial) {
-  return std::make_unique<ReplayTrainEngine>(options, initial);
+  return std::make_unique<ReplayTrainingJob>(options, initial);
 }
 
 }  // namespace tidemill::engines

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engines/runtime/train_view.hpp"
+#include "engines/runtime/runtime_job.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -51,9 +51,9 @@ TensorShapes trained_shapes(const ModelConfig& config, const AdapterSpec& spec) 
 
 }  // namespace
 
-TrainView::TrainView(RuntimeContext& context, WeightCache& weight_cache,
-                     const RuntimeOptions& options, const TensorMap& initial,
-                     LaidOutWeights weights)
+RuntimeJob::RuntimeJob(RuntimeContext& context, WeightCache& weight_cache,
+                       const RuntimeOptions& options, const TensorMap& initial,
+                       LaidOutWeights weights)
     : context_(context),
       weight_cache_(weight_cache),
       parameters_(trained_shapes(context.config, weight_cache.spec()), *options.optimizer,
@@ -86,17 +86,22 @@ TrainView::TrainView(RuntimeContext& context, WeightCache& weight_cache,
   }
 }
 
-Status TrainView::begin_batch(TokenLoss* loss, float temperature) {
-  TIDEMILL_RETURN_IF_ERROR(check_temperature(temperature));
-  end_batch();
-  OpenBatch batch;
-  batch.loss = loss;
-  batch.head = head_options(temperature);
-  batch_ = std::move(batch);
-  return {};
+RuntimeJob::RuntimeJob(RuntimeContext& context, std::unique_ptr<WeightCache> weight_cache,
+                       const RuntimeOptions& options, const TensorMap& initial,
+                       LaidOutWeights weights)
+    : RuntimeJob(context, *weight_cache, options, initial, std::move(weights)) {
+  own_cache_ = std::move(weight_cache);
 }
 
-Status TrainView::check(const TrainSequence& sequence) const {
+RuntimeJob::~RuntimeJob() {
+  cancel();
+}
+
+Status RuntimeJob::check_idle() const {
+  return has_work() ? Status(Errc::kUnavailable, "the training job has work") : Status{};
+}
+
+Status RuntimeJob::check(const TrainSequence& sequence) const {
   TIDEMILL_RETURN_IF_ERROR(check_columns(sequence));
   for (const std::int32_t token : sequence.ids) {
     if (token < 0 || token >= context_.config.vocab_size) {
@@ -127,80 +132,71 @@ Status TrainView::check(const TrainSequence& sequence) const {
   return {};
 }
 
-Status TrainView::add(TrainSequence sequence) {
-  const SampleId id = sequence.id;
-  if (!batch_.has_value()) {
-    return invalid_argument("no batch is open" + sample_text(id));
+Status RuntimeJob::forward(TrainBatch batch) {
+  return begin_batch(std::move(batch), nullptr);
+}
+
+Status RuntimeJob::forward_backward(TrainBatch batch, TokenLoss& loss) {
+  return begin_batch(std::move(batch), &loss);
+}
+
+Status RuntimeJob::begin_batch(TrainBatch batch, TokenLoss* loss) {
+  TIDEMILL_RETURN_IF_ERROR(check_idle());
+  TIDEMILL_RETURN_IF_ERROR(check_temperature(batch.temperature));
+  Batch begun;
+  begun.loss = loss;
+  begun.head = head_options(batch.temperature);
+  for (TrainSequence& sequence : batch.sequences) {
+    TIDEMILL_RETURN_IF_ERROR(check(sequence));
+    const SampleId id = sequence.id;
+    if (!begun.entries.try_emplace(id, Entry{std::move(sequence), {}, {}}).second) {
+      return invalid_argument("a second sequence" + sample_text(id));
+    }
   }
-  TIDEMILL_RETURN_IF_ERROR(check(sequence));
-  if (batch_->entries.contains(id)) {
-    return invalid_argument("sequence added twice" + sample_text(id));
+  std::vector<const TrainSequence*> sequences;
+  for (const auto& [id, entry] : begun.entries) {
+    sequences.push_back(&entry.sequence);
   }
-  const bool started = batch_->stepped.has_value() || batch_->pass != nullptr;
-  if (started && id < batch_->entries.rbegin()->first) {
-    return invalid_argument("a sequence with a greater id was added before the last step" +
-                            sample_text(id));
+  const std::vector<SharedPrompt> prompts = find_shared_prompts(sequences);
+  auto prompt = prompts.begin();
+  for (auto& [id, entry] : begun.entries) {
+    entry.prompt = *prompt++;
   }
-  batch_->entries.emplace(id, Entry{std::move(sequence), {}, {}});
+  batch_ = std::move(begun);  // the nodes of the map stay where they are
+  batch_->next = batch_->entries.begin();
+  work_ = batch_->entries.empty() ? Work::kNone : Work::kBatch;
+  has_gradients_ = has_gradients_ || loss != nullptr;
   return {};
 }
 
-bool TrainView::has_work() const {
-  return batch_.has_value() && !batch_->entries.empty() &&
-         batch_->stepped != batch_->entries.rbegin()->first;
-}
-
-std::map<SampleId, TrainView::Entry>::iterator TrainView::next_entry() {
-  auto& entries = batch_->entries;
-  return batch_->stepped.has_value() ? entries.upper_bound(*batch_->stepped) : entries.begin();
-}
-
-// Finds the prompts shared by sequences that were added since the last step. The result must not
-// depend on budgets, which decide how far the batch has been stepped.
-void TrainView::find_prompts() {
-  std::vector<const TrainSequence*> sequences;
-  std::vector<Entry*> added;
-  for (auto it = next_entry(); it != batch_->entries.end(); ++it) {
-    if (!it->second.prompt.has_value()) {
-      sequences.push_back(&it->second.sequence);
-      added.push_back(&it->second);
-    }
-  }
-  const std::vector<SharedPrompt> prompts = find_shared_prompts(sequences);
-  for (std::size_t i = 0; i < added.size(); ++i) {
-    added[i]->prompt = prompts[i];
-  }
-}
-
-bool TrainView::fits(const MicroBatch& micro, const TrainSequence& sequence,
-                     const SharedPrompt& prompt, std::int64_t max_rows) const {
+bool RuntimeJob::fits(const MicroBatch& micro, const TrainSequence& sequence,
+                      const SharedPrompt& prompt, std::int64_t max_rows) const {
   const std::int64_t rows = micro.rows_of(sequence, prompt);
   return rows == 0 || micro.rows() == 0 ||
          micro.rows() + rows <= std::min(max_rows, activation_rows_);
 }
 
-HeadOptions TrainView::head_options(float temperature) const noexcept {
+HeadOptions RuntimeJob::head_options(float temperature) const noexcept {
   return {temperature, RuntimeContext::chunk_rows(context_.config, window_tokens_)};
 }
 
-PassResources TrainView::pass_resources(const HeadOptions& head) {
+PassResources RuntimeJob::pass_resources(const HeadOptions& head) {
   return {transformer_, activations_, gradients_, carried_, dhidden_, head, window_tokens_};
 }
 
 // Starts the pass of as many sequences as fit. Returns false if not even one fits now, because
 // other jobs hold pages of the cache.
-bool TrainView::start_pass(std::int64_t max_rows) {
-  find_prompts();
+bool RuntimeJob::start_pass(std::int64_t max_rows) {
   auto pass = std::make_unique<TrainingPass>(context_, pass_resources(batch_->head), working_,
                                              batch_->loss);
   MicroBatch& micro = pass->micro();
   // The first sequence of a batch is always computed, so that metrics can compare the
   // log-probabilities of rollout and training.
   const bool alone = generated_.has_value() && !batch_->checked;
-  for (auto it = next_entry(); it != batch_->entries.end(); ++it) {
+  for (auto it = batch_->next; it != batch_->entries.end(); ++it) {
     const Entry& entry = it->second;
-    if (!fits(micro, entry.sequence, *entry.prompt, max_rows) ||
-        !micro.add(entry.sequence, *entry.prompt) || (alone && micro.rows() > 0)) {
+    if (!fits(micro, entry.sequence, entry.prompt, max_rows) ||
+        !micro.add(entry.sequence, entry.prompt) || (alone && micro.rows() > 0)) {
       break;
     }
   }
@@ -209,7 +205,7 @@ bool TrainView::start_pass(std::int64_t max_rows) {
   }
   const bool may_recall = generated_.has_value() && published_ && batch_->checked;
   if (pass->start(may_recall ? &*generated_ : nullptr)) {
-    batch_->num_recalled += micro.rows();
+    num_recalled_ += micro.rows();
     for (const TrainSequence* sequence : micro.sequences()) {
       batch_->entries.at(sequence->id).recalled = true;
     }
@@ -219,60 +215,78 @@ bool TrainView::start_pass(std::int64_t max_rows) {
   return true;
 }
 
-Result<StepReport> TrainView::step(const StepBudget& budget) {
+Result<StepReport> RuntimeJob::advance(const StepBudget& budget) {
   StepReport report;
-  if (!has_work()) {
-    return report;
+  Status status;
+  if (work_ == Work::kBatch) {
+    status = advance_batch(budget, report);
+  } else {
+    for (; has_work() && status.ok() && report.train_units < budget.units; ++report.train_units) {
+      status = run_unit();
+    }
   }
-  if (batch_->pass == nullptr && !start_pass(budget.tokens)) {
-    report.more = true;
-    report.waits_for_pages = true;
-    return report;
-  }
-  if (Status status = run_units(budget.units, report); !status.ok()) {
-    end_batch();
+  if (!status.ok()) {
+    cancel();
     return status;
   }
   report.more = has_work();
   return report;
 }
 
-Status TrainView::run_units(std::int64_t max_units, StepReport& report) {
-  TrainingPass& pass = *batch_->pass;
-  for (; !pass.done() && report.train_units < max_units; ++report.train_units) {
-    TIDEMILL_RETURN_IF_ERROR(pass.run_unit(batch_->sums));
-  }
-  if (!pass.done()) {
+// Runs units of the current micro-batch, and not beyond its end.
+Status RuntimeJob::advance_batch(const StepBudget& budget, StepReport& report) {
+  if (batch_->pass == nullptr && !start_pass(budget.tokens)) {
+    report.waits_for_pages = true;
     return {};
   }
-  report.train_tokens = pass.micro().rows();
-  TIDEMILL_RETURN_IF_ERROR(context_.ops->synchronize());
-  end_pass();
+  TrainingPass& pass = *batch_->pass;
+  for (; !pass.done() && report.train_units < budget.units; ++report.train_units) {
+    TIDEMILL_RETURN_IF_ERROR(pass.run_unit(sums_));
+  }
+  if (pass.done()) {
+    TIDEMILL_RETURN_IF_ERROR(context_.ops->synchronize());
+    end_pass(report);
+  }
   return {};
 }
 
 // Takes over the results of a pass that is done.
-void TrainView::end_pass() {
-  const TrainingPass& pass = *batch_->pass;
-  const auto sequences = batch_->pass->micro().sequences();
+void RuntimeJob::end_pass(StepReport& report) {
+  TrainingPass& pass = *batch_->pass;
+  report.train_tokens = pass.micro().rows();
+  const auto sequences = pass.micro().sequences();
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     batch_->entries.at(sequences[i]->id).logprobs = pass.logprobs()[i];
   }
-  batch_->stepped = sequences.back()->id;
+  batch_->next = batch_->entries.upper_bound(sequences.back()->id);
   batch_->pass.reset();
+  if (batch_->next == batch_->entries.end()) {
+    work_ = Work::kNone;
+  }
 }
 
-Result<std::vector<float>> TrainView::logprobs(SampleId id) const {
+Status RuntimeJob::run_unit() {
+  switch (work_) {
+    case Work::kOptimStep: return run_optimizer_unit();
+    case Work::kLayout: return lay_out_working();
+    case Work::kSave: return save_next();
+    case Work::kBatch:
+    case Work::kNone: break;
+  }
+  return {};
+}
+
+Result<std::vector<float>> RuntimeJob::logprobs(SampleId id) const {
   if (batch_.has_value()) {
     const auto found = batch_->entries.find(id);
     if (found != batch_->entries.end() && !found->second.logprobs.empty()) {
       return found->second.logprobs;
     }
   }
-  return Status(Errc::kNotFound, "not stepped in this batch" + sample_text(id));
+  return Status(Errc::kNotFound, "not computed in the last batch" + sample_text(id));
 }
 
-bool TrainView::recalled(SampleId id) const {
+bool RuntimeJob::recalled(SampleId id) const {
   if (!batch_.has_value()) {
     return false;
   }
@@ -280,13 +294,11 @@ bool TrainView::recalled(SampleId id) const {
   return found != batch_->entries.end() && found->second.recalled;
 }
 
-Result<std::vector<std::vector<float>>> TrainView::score(const Snapshot& weights,
-                                                         std::span<const TrainSequence> sequences,
-                                                         float temperature) {
+Result<std::vector<std::vector<float>>> RuntimeJob::score(const Snapshot& weights,
+                                                          std::span<const TrainSequence> sequences,
+                                                          float temperature) {
   TIDEMILL_RETURN_IF_ERROR(check_temperature(temperature));
-  if (batch_.has_value() && batch_->pass != nullptr) {
-    return Status(Errc::kUnavailable, "a micro-batch is being stepped");
-  }
+  TIDEMILL_RETURN_IF_ERROR(check_idle());
   for (const TrainSequence& sequence : sequences) {
     TIDEMILL_RETURN_IF_ERROR(check(sequence));
   }
@@ -321,83 +333,114 @@ Result<std::vector<std::vector<float>>> TrainView::score(const Snapshot& weights
   return columns;
 }
 
-Result<UpdateReport> TrainView::update() {
-  if (!batch_.has_value()) {
-    return invalid_argument("no batch is open");
+Status RuntimeJob::optim_step(const OptimStep& step) {
+  TIDEMILL_RETURN_IF_ERROR(check_idle());
+  if (!has_gradients_) {
+    return invalid_argument("there are no gradients for an optimizer step");
   }
-  if (has_work()) {
-    return invalid_argument("the batch has sequences that have not been stepped");
-  }
-  UpdateReport report;
-  if (batch_->loss == nullptr) {
-    report.optimizer_step = parameters_.step();
-    end_batch();
-    return report;
-  }
-  report.sums = std::move(batch_->sums);
-  report.recalled_tokens = batch_->num_recalled;
-  auto applied = parameters_.apply(gradients_.collect());
-  end_batch();
-  if (!applied.ok()) {
-    return applied.status();
-  }
-  report.gradient_norm = applied.value().gradient_norm;
-  report.learning_rate = applied.value().learning_rate;
-  report.optimizer_step = applied.value().optimizer_step;
-  lay_out_working();
-  return report;
+  TIDEMILL_RETURN_IF_ERROR(parameters_.begin_step(gradients_.collect(), step));
+  work_ = Work::kOptimStep;
+  return {};
 }
 
-void TrainView::end_batch() {
-  if (batch_.has_value() && batch_->loss != nullptr &&
-      (batch_->stepped.has_value() || batch_->pass != nullptr)) {
-    batch_->pass.reset();
-    gradients_.set_zero();
+Status RuntimeJob::run_optimizer_unit() {
+  TIDEMILL_RETURN_IF_ERROR(parameters_.run_unit());
+  if (!parameters_.stepping()) {
+    last_update_ = parameters_.last_update();
+    last_update_.sums = std::move(sums_);
+    last_update_.recalled_tokens = num_recalled_;
+    drop_gradients();
+    batch_.reset();
+    work_ = Work::kLayout;
   }
-  carried_.num_tokens = 0;
-  batch_.reset();
+  return {};
 }
 
-// Lays the changed working weights out again. Cannot fail, because tensors of the same shapes have
-// been laid out before.
-void TrainView::lay_out_working() {
+// Lays the changed working weights out again. Tensors of the same shapes have been laid out before,
+// so only the device can fail.
+Status RuntimeJob::lay_out_working() {
   published_ = false;
   if (trains_adapter()) {
     working_.adapter.reset();  // holding both layouts would double peak memory
-    working_.adapter = weight_cache_
-                           .lay_out_adapter(parameters_.to_tensors(), *working_.base,
-                                            WeightUse::kForwardAndBackward)
-                           .value();
+    TIDEMILL_ASSIGN_OR_RETURN(
+        working_.adapter, weight_cache_.lay_out_adapter(parameters_.to_tensors(), *working_.base,
+                                                        WeightUse::kForwardAndBackward));
   } else {
-    working_.base =
-        weight_cache_
-            .update_base_layout(parameters_.weights(), parameters_.published(),
-                                WeightUse::kForwardAndBackward, std::move(working_.base))
-            .value();
+    TIDEMILL_ASSIGN_OR_RETURN(
+        working_.base,
+        weight_cache_.update_base_layout(parameters_.weights(), parameters_.published(),
+                                         WeightUse::kForwardAndBackward, std::move(working_.base)));
+  }
+  work_ = Work::kNone;
+  return {};
+}
+
+void RuntimeJob::drop_gradients() {
+  if (has_gradients_) {
+    gradients_.set_zero();
+  }
+  has_gradients_ = false;
+  sums_.clear();
+  num_recalled_ = 0;
+  carried_.num_tokens = 0;
+}
+
+void RuntimeJob::cancel() {
+  const bool changed =
+      work_ == Work::kLayout || (work_ == Work::kOptimStep && parameters_.cancel_step());
+  batch_.reset();
+  saving_.reset();
+  drop_gradients();
+  work_ = Work::kNone;
+  if (changed) {
+    const Status laid_out = lay_out_working();
+    TIDEMILL_CHECK(laid_out.ok()) << laid_out.to_string();
   }
 }
 
-Result<Snapshot> TrainView::commit(PolicyVersion version) {
-  TIDEMILL_ASSIGN_OR_RETURN(TensorMap tensors,
-                            parameters_.to_tensors(allocator_ != nullptr ? *allocator_ : heap_));
-  Snapshot snapshot;
-  snapshot.version = version;
+Status RuntimeJob::save(PolicyVersion version) {
+  TIDEMILL_RETURN_IF_ERROR(check_idle());
+  saving_.emplace(parameters_.weights().entries().size());
+  saving_->snapshot.version = version;
+  work_ = Work::kSave;
+  return {};
+}
+
+// Reads and digests the next tensor.
+Status RuntimeJob::save_next() {
+  const auto& entries = parameters_.weights().entries();
+  const ParameterSet::Entry& entry = entries[saving_->next];
+  TIDEMILL_ASSIGN_OR_RETURN(
+      Tensor tensor, parameters_.weights().to_tensor(entry, parameters_.published(),
+                                                     allocator_ != nullptr ? *allocator_ : heap_));
+  saving_->hasher.add(entry.name, tensor);
+  saving_->tensors.emplace(entry.name, std::move(tensor));
+  if (++saving_->next == entries.size()) {
+    finish_save();
+  }
+  return {};
+}
+
+void RuntimeJob::finish_save() {
+  Snapshot& snapshot = saving_->snapshot;
   if (trains_adapter()) {
-    snapshot.adapter = std::move(tensors);
-    snapshot.adapter_digest = digest_tensors(snapshot.adapter);
+    snapshot.adapter = std::move(saving_->tensors);
+    snapshot.adapter_digest = saving_->hasher.digest();
     snapshot.base_digest = working_.base_digest;
     working_.adapter_digest = snapshot.adapter_digest;
   } else {
-    snapshot.base = std::move(tensors);
-    snapshot.base_digest = digest_tensors(snapshot.base);
+    snapshot.base = std::move(saving_->tensors);
+    snapshot.base_digest = saving_->hasher.digest();
     working_.base_digest = snapshot.base_digest;
   }
   published_ = true;
   weight_cache_.remember(working_, WeightUse::kForwardAndBackward);
-  return snapshot;
+  saved_ = std::move(snapshot);
+  saving_.reset();
+  work_ = Work::kNone;
 }
 
-Status TrainView::restore(const Snapshot& snapshot, const TensorMap& optimizer_state) {
+Status RuntimeJob::load(const Snapshot& snapshot, const TensorMap& optimizer_state) {
   const TensorMap& tensors = trains_adapter() ? snapshot.adapter : snapshot.base;
   if (tensors.empty()) {
     return invalid_argument("snapshot " + to_string(snapshot.version) + " lacks the trained " +
@@ -405,8 +448,8 @@ Status TrainView::restore(const Snapshot& snapshot, const TensorMap& optimizer_s
   }
   TIDEMILL_ASSIGN_OR_RETURN(LaidOutWeights weights,
                             weight_cache_.lay_out(snapshot, WeightUse::kForwardAndBackward));
+  cancel();
   TIDEMILL_RETURN_IF_ERROR(parameters_.restore(tensors, optimizer_state));
-  end_batch();
   working_ = std::move(weights);
   published_ = true;
   return {};

@@ -15,6 +15,7 @@
 #include "base/tensor/float_tensor.hpp"
 #include "engines/formats/adapter_files.hpp"
 #include "engines/runtime/new_adapter.hpp"
+#include "tests/engines/runtime/job_steps.hpp"
 #include "tests/engines/runtime/runtime_bench.hpp"
 #include "tests/support/temporary_directory.hpp"
 
@@ -66,9 +67,9 @@ std::string kind_name(const ::testing::TestParamInfo<TrainViewKind>& test) {
   return describe(test.param);
 }
 
-class TrainViewTest : public ::testing::TestWithParam<TrainViewKind> {
+class TrainingJobTest : public ::testing::TestWithParam<TrainViewKind> {
 protected:
-  TrainViewTest() : model_(small_model(5)), runtime_(open()) {}
+  TrainingJobTest() : model_(small_model(5)), runtime_(open()) {}
 
   [[nodiscard]] static bool trains_adapter() { return !GetParam().adapter.empty(); }
 
@@ -103,37 +104,33 @@ protected:
   }
 
   // Trains on one batch, in micro-batches of `budget` tokens.
-  static UpdateReport train(TrainEngine& engine, std::vector<TrainSequence> batch,
+  static UpdateReport train(TrainingJob& engine, const std::vector<TrainSequence>& batch,
                             std::int64_t budget) {
     SquareLoss loss;
-    EXPECT_TRUE(engine.begin_batch(&loss, 0.8F).ok());
-    const std::size_t size = batch.size();
-    for (TrainSequence& sequence : batch) {
-      EXPECT_TRUE(engine.add(std::move(sequence)).ok());
-    }
+    EXPECT_TRUE(begin(engine, batch, &loss, 0.8F).ok());
     while (engine.has_work()) {
-      const auto report = engine.step({budget});
+      const auto report = engine.advance({budget});
       EXPECT_TRUE(report.ok()) << report.status().to_string();
       EXPECT_EQ(report.value().more, engine.has_work());
     }
-    EXPECT_EQ(loss.num_rows, size);
-    const auto report = engine.update();
+    EXPECT_EQ(loss.num_rows, batch.size());
+    const auto report = update(engine);
     EXPECT_TRUE(report.ok()) << report.status().to_string();
     return report.value();
   }
 
-  static TensorMap weights(TrainEngine& engine, std::uint64_t step) {
-    const Snapshot snapshot = engine.commit({0, 0, step}).value();
+  static TensorMap weights(TrainingJob& engine, std::uint64_t step) {
+    const Snapshot snapshot = publish(engine, {0, 0, step}).value();
     return trains_adapter() ? snapshot.adapter : snapshot.base;
   }
 
   void expect_refused(const TrainSequence& sequence, Errc code, const std::string& message) {
-    const Status status = engine().add(sequence);
+    const Status status = begin(engine(), {sequence}, nullptr);
     EXPECT_EQ(status.code(), code) << status.to_string();
     EXPECT_NE(status.message().find(message), std::string::npos) << status.message();
   }
 
-  TrainEngine& engine() { return *runtime_->train(); }
+  TrainingJob& engine() { return *runtime_->policy_job(); }
 
   ModelFiles model_;
   std::unique_ptr<ModelRuntime> runtime_;
@@ -156,13 +153,13 @@ private:
   HeapAllocator heap_;
 };
 
-TEST_P(TrainViewTest, AnAllocatorSuppliesTheMemoryOfPublishedWeights) {
+TEST_P(TrainingJobTest, AnAllocatorSuppliesTheMemoryOfPublishedWeights) {
   CountingAllocator allocator;
   RuntimeOptions with_allocator = options();
   with_allocator.allocator = &allocator;
   runtime_ = open_runtime(model_, with_allocator).value();
-  const Snapshot plain = open()->train()->commit({0, 0, 1}).value();
-  const Snapshot snapshot = runtime_->train()->commit({0, 0, 1}).value();
+  const Snapshot plain = publish(*open()->policy_job(), {0, 0, 1}).value();
+  const Snapshot snapshot = publish(*runtime_->policy_job(), {0, 0, 1}).value();
   const TensorMap& tensors = trains_adapter() ? snapshot.adapter : snapshot.base;
   std::size_t bytes = 0;
   for (const auto& [name, tensor] : tensors) {
@@ -172,12 +169,12 @@ TEST_P(TrainViewTest, AnAllocatorSuppliesTheMemoryOfPublishedWeights) {
   EXPECT_EQ(snapshot.base_digest, plain.base_digest);
   EXPECT_EQ(snapshot.adapter_digest, plain.adapter_digest);
   allocator.empty = true;
-  EXPECT_EQ(runtime_->train()->commit({0, 0, 2}).status().code(), Errc::kResourceExhausted);
+  EXPECT_EQ(publish(*runtime_->policy_job(), {0, 0, 2}).status().code(), Errc::kResourceExhausted);
   allocator.empty = false;
-  EXPECT_TRUE(runtime_->train()->commit({0, 0, 2}).ok());
+  EXPECT_TRUE(publish(*runtime_->policy_job(), {0, 0, 2}).ok());
 }
 
-TEST_P(TrainViewTest, AnySplitAndOrderGiveTheSameBits) {
+TEST_P(TrainingJobTest, AnySplitAndOrderGiveTheSameBits) {
   const UpdateReport expected = train(engine(), sequences(1), 100000);
   const TensorMap whole = weights(engine(), 1);
   const TensorMap initial =
@@ -188,31 +185,31 @@ TEST_P(TrainViewTest, AnySplitAndOrderGiveTheSameBits) {
     std::vector<TrainSequence> batch = sequences(1);
     RandomStream random(static_cast<std::uint64_t>(budget));
     shuffle(std::span(batch), random);
-    const UpdateReport report = train(*other->train(), std::move(batch), budget);
+    const UpdateReport report = train(*other->policy_job(), std::move(batch), budget);
     EXPECT_EQ(report.sums, expected.sums);
     EXPECT_EQ(report.gradient_norm, expected.gradient_norm);
-    EXPECT_TRUE(same_tensors(weights(*other->train(), 1), whole)) << budget;
+    EXPECT_TRUE(same_tensors(weights(*other->policy_job(), 1), whole)) << budget;
   }
 }
 
-TEST_P(TrainViewTest, SmallCachesAndActivationBudgetsGiveTheSameBits) {
+TEST_P(TrainingJobTest, SmallCachesAndActivationBudgetsGiveTheSameBits) {
   train(engine(), sequences(1), 100000);
   RuntimeOptions tight = options(32);
   tight.activation_bytes = 300000;
   tight.threads = 1;
   const auto other = open_runtime(model_, tight).value();
-  train(*other->train(), sequences(1), 100000);
-  EXPECT_TRUE(same_tensors(weights(*other->train(), 1), weights(engine(), 1)));
+  train(*other->policy_job(), sequences(1), 100000);
+  EXPECT_TRUE(same_tensors(weights(*other->policy_job(), 1), weights(engine(), 1)));
 }
 
-TEST_P(TrainViewTest, AnySplitGivesTheSameBitsWithWindows) {
+TEST_P(TrainingJobTest, AnySplitGivesTheSameBitsWithWindows) {
   // The moments after one step represent the gradients, not rounded to the type of the weights.
   const auto moments = [&](std::int64_t window_tokens, std::int64_t budget) {
     RuntimeOptions windows = options();
     windows.window_tokens = window_tokens;
     const auto runtime = open_runtime(model_, windows).value();
-    train(*runtime->train(), sequences(1), budget);
-    return runtime->train()->optimizer_state().value();
+    train(*runtime->policy_job(), sequences(1), budget);
+    return runtime->policy_job()->optimizer_state().value();
   };
   const TensorMap whole = moments(0, 100000);
   EXPECT_TRUE(same_tensors(moments(32, 100000), whole));  // longer than any sequence
@@ -223,53 +220,53 @@ TEST_P(TrainViewTest, AnySplitGivesTheSameBitsWithWindows) {
   }
 }
 
-TEST_P(TrainViewTest, ContinuingFromRestoredStateIsExact) {
+TEST_P(TrainingJobTest, ContinuingFromRestoredStateIsExact) {
   train(engine(), sequences(1), 50);
   train(engine(), sequences(2), 50);
-  const Snapshot snapshot = engine().commit({0, 0, 2}).value();
+  const Snapshot snapshot = publish(engine(), {0, 0, 2}).value();
   const TensorMap state = engine().optimizer_state().value();
   const auto restored = open();
-  ASSERT_TRUE(restored->train()->restore(snapshot, state).ok());
-  EXPECT_TRUE(same_tensors(weights(*restored->train(), 2), weights(engine(), 2)));
+  ASSERT_TRUE(restored->policy_job()->load(snapshot, state).ok());
+  EXPECT_TRUE(same_tensors(weights(*restored->policy_job(), 2), weights(engine(), 2)));
   for (const std::uint64_t seed : {3U, 4U}) {
     const UpdateReport on = train(engine(), sequences(seed), 50);
-    const UpdateReport again = train(*restored->train(), sequences(seed), 30);
+    const UpdateReport again = train(*restored->policy_job(), sequences(seed), 30);
     EXPECT_EQ(on.optimizer_step, again.optimizer_step);
     EXPECT_EQ(on.learning_rate, again.learning_rate);
     EXPECT_EQ(on.gradient_norm, again.gradient_norm);
   }
-  EXPECT_TRUE(same_tensors(weights(*restored->train(), 4), weights(engine(), 4)));
-  EXPECT_TRUE(same_tensors(restored->train()->optimizer_state().value(),
+  EXPECT_TRUE(same_tensors(weights(*restored->policy_job(), 4), weights(engine(), 4)));
+  EXPECT_TRUE(same_tensors(restored->policy_job()->optimizer_state().value(),
                            engine().optimizer_state().value()));
 }
 
-TEST_P(TrainViewTest, DamagedStateIsRefusedAndChangesNothing) {
+TEST_P(TrainingJobTest, DamagedStateIsRefusedAndChangesNothing) {
   train(engine(), sequences(1), 50);
-  const Snapshot snapshot = engine().commit({0, 0, 1}).value();
+  const Snapshot snapshot = publish(engine(), {0, 0, 1}).value();
   const TensorMap state = engine().optimizer_state().value();
   const auto other = open();
-  const TensorMap before = weights(*other->train(), 0);
+  const TensorMap before = weights(*other->policy_job(), 0);
   Snapshot damaged = snapshot;
   std::string& digest = trains_adapter() ? damaged.adapter_digest : damaged.base_digest;
   digest[3] = digest[3] == '0' ? '1' : '0';
-  EXPECT_EQ(other->train()->restore(damaged, state).code(), Errc::kCorruptData);
+  EXPECT_EQ(other->policy_job()->load(damaged, state).code(), Errc::kCorruptData);
   for (const auto& [name, tensor] : state) {
     TensorMap partial = state;
     partial.erase(name);
-    EXPECT_EQ(other->train()->restore(snapshot, partial).code(), Errc::kInvalidArgument) << name;
+    EXPECT_EQ(other->policy_job()->load(snapshot, partial).code(), Errc::kInvalidArgument) << name;
   }
   TensorMap more = state;
   more.emplace("else", state.at("step"));
-  EXPECT_EQ(other->train()->restore(snapshot, more).code(), Errc::kInvalidArgument);
-  EXPECT_EQ(other->train()->restore(Snapshot{}, state).code(), Errc::kInvalidArgument);
-  EXPECT_TRUE(same_tensors(weights(*other->train(), 0), before));
+  EXPECT_EQ(other->policy_job()->load(snapshot, more).code(), Errc::kInvalidArgument);
+  EXPECT_EQ(other->policy_job()->load(Snapshot{}, state).code(), Errc::kInvalidArgument);
+  EXPECT_TRUE(same_tensors(weights(*other->policy_job(), 0), before));
 }
 
 // docs/architecture.md, I7: rollout and training give a token the same log-probability, bit for
 // bit.
-TEST_P(TrainViewTest, RolloutAndTrainingAgreeToTheBit) {
+TEST_P(TrainingJobTest, RolloutAndTrainingAgreeToTheBit) {
   train(engine(), sequences(1), 50);
-  const Snapshot snapshot = engine().commit({0, 0, 1}).value();
+  const Snapshot snapshot = publish(engine(), {0, 0, 1}).value();
   ASSERT_TRUE(runtime_->rollout().load(snapshot, WeightArrival::kFinish).ok());
   const float temperature = 0.8F;
   std::vector<RolloutRequest> requests;
@@ -283,13 +280,12 @@ TEST_P(TrainViewTest, RolloutAndTrainingAgreeToTheBit) {
   ResultKeeper results;
   run_requests(runtime_->rollout(), requests, results, 17);
   std::vector<TrainSequence> batch;
-  ASSERT_TRUE(engine().begin_batch(nullptr, temperature).ok());
   for (const RolloutRequest& request : requests) {
     batch.push_back(to_sequence(request, results.at(request.id.value)));
-    ASSERT_TRUE(engine().add(batch.back()).ok());
   }
+  ASSERT_TRUE(begin(engine(), batch, nullptr, temperature).ok());
   while (engine().has_work()) {
-    ASSERT_TRUE(engine().step({70}).ok());
+    ASSERT_TRUE(engine().advance({70}).ok());
   }
   const auto scored = engine().score(snapshot, batch, temperature).value();
   std::size_t tokens = 0;
@@ -307,28 +303,28 @@ TEST_P(TrainViewTest, RolloutAndTrainingAgreeToTheBit) {
     }
   }
   EXPECT_EQ(tokens, 240U);
-  ASSERT_TRUE(engine().update().ok());
+  EXPECT_EQ(update(engine()).status().code(), Errc::kInvalidArgument);
   EXPECT_TRUE(
       same_tensors(weights(engine(), 1), trains_adapter() ? snapshot.adapter : snapshot.base))
       << "a batch without a loss changes nothing";
 }
 
-TEST_P(TrainViewTest, ScoresWeightsOtherThanItsOwn) {
+TEST_P(TrainingJobTest, ScoresWeightsOtherThanItsOwn) {
   const Snapshot initial = runtime_->initial();
   const std::vector<TrainSequence> batch = sequences(1);
   const auto before = engine().score(initial, batch, 1.0F).value();
   train(engine(), sequences(1), 50);
   EXPECT_EQ(engine().score(initial, batch, 1.0F).value(), before);
-  const Snapshot trained = engine().commit({0, 0, 1}).value();
+  const Snapshot trained = publish(engine(), {0, 0, 1}).value();
   EXPECT_NE(engine().score(trained, batch, 1.0F).value(), before);
   const auto other = open();
-  EXPECT_EQ(other->train()->score(trained, batch, 1.0F).value(),
+  EXPECT_EQ(other->policy_job()->score(trained, batch, 1.0F).value(),
             engine().score(trained, batch, 1.0F).value());
 }
 
 // Both views share one cache. Training takes pages from generation, which costs time but changes no
 // bit.
-TEST_P(TrainViewTest, TrainingAndGenerationShareTheCache) {
+TEST_P(TrainingJobTest, TrainingAndGenerationShareTheCache) {
   const auto shared = open_runtime(model_, options(64)).value();
   const auto apart = open();
   std::vector<RolloutRequest> requests;
@@ -337,15 +333,12 @@ TEST_P(TrainViewTest, TrainingAndGenerationShareTheCache) {
   }
   ResultKeeper expected;
   run_requests(apart->rollout(), requests, expected);
-  train(*apart->train(), sequences(1), 60);
+  train(*apart->policy_job(), sequences(1), 60);
 
   SquareLoss loss;
   ResultKeeper results;
-  TrainEngine& trainer = *shared->train();
-  ASSERT_TRUE(trainer.begin_batch(&loss, 0.8F).ok());
-  for (const TrainSequence& sequence : sequences(1)) {
-    ASSERT_TRUE(trainer.add(sequence).ok());
-  }
+  TrainingJob& trainer = *shared->policy_job();
+  ASSERT_TRUE(begin(trainer, sequences(1), &loss, 0.8F).ok());
   for (const RolloutRequest& request : requests) {
     ASSERT_TRUE(shared->rollout().submit(request, results).ok());
   }
@@ -353,24 +346,24 @@ TEST_P(TrainViewTest, TrainingAndGenerationShareTheCache) {
     for (int i = 0; i < 3; ++i) {
       ASSERT_TRUE(shared->rollout().step({64}).ok());
     }
-    ASSERT_TRUE(trainer.step({10}).ok());
+    ASSERT_TRUE(trainer.advance({10}).ok());
   }
-  ASSERT_TRUE(trainer.update().ok());
+  ASSERT_TRUE(update(trainer).ok());
   for (const RolloutRequest& request : requests) {
     expect_same_result(results.at(request.id.value), expected.at(request.id.value));
   }
-  EXPECT_TRUE(same_tensors(weights(trainer, 1), weights(*apart->train(), 1)));
+  EXPECT_TRUE(same_tensors(weights(trainer, 1), weights(*apart->policy_job(), 1)));
 }
 
 // Exclusion depends on name and shape: the gains of IA3 are stored as matrices and still excluded.
-TEST_P(TrainViewTest, GainsAndBiasesDoNotDecay) {
+TEST_P(TrainingJobTest, GainsAndBiasesDoNotDecay) {
   const auto trained_with = [&](double decay, DecayExclude exclude) {
     RuntimeOptions decaying = options();
     decaying.optimizer->weight_decay = decay;
     decaying.optimizer->weight_decay_exclude = exclude;
     const auto runtime = open_runtime(model_, decaying).value();
-    train(*runtime->train(), sequences(1), 100000);
-    return weights(*runtime->train(), 1);
+    train(*runtime->policy_job(), sequences(1), 100000);
+    return weights(*runtime->policy_job(), 1);
   };
   const TensorMap undecayed = trained_with(0.0, DecayExclude::kNormsAndBiases);
   const TensorMap decayed = trained_with(10.0, DecayExclude::kNormsAndBiases);
@@ -382,55 +375,46 @@ TEST_P(TrainViewTest, GainsAndBiasesDoNotDecay) {
   }
 }
 
-TEST_P(TrainViewTest, AFailedBatchDoesNotChangeTheWeights) {
+TEST_P(TrainingJobTest, AFailedBatchDoesNotChangeTheWeights) {
   const TensorMap before = weights(engine(), 0);
   SquareLoss loss;
   loss.scale = std::numeric_limits<float>::infinity();
-  ASSERT_TRUE(engine().begin_batch(&loss, 1.0F).ok());
-  for (const TrainSequence& sequence : sequences(1)) {
-    ASSERT_TRUE(engine().add(sequence).ok());
-  }
-  const auto step = engine().step({100000});
+  ASSERT_TRUE(begin(engine(), sequences(1), &loss, 1.0F).ok());
+  const auto step = engine().advance({100000});
   EXPECT_EQ(step.status().code(), Errc::kInternal);
   EXPECT_NE(step.status().message().find("sample_id="), std::string::npos)
       << step.status().message();
   EXPECT_FALSE(engine().has_work());
-  EXPECT_EQ(engine().update().status().code(), Errc::kInvalidArgument);
+  EXPECT_EQ(update(engine()).status().code(), Errc::kInvalidArgument);
 
   // Finite for each token, but not after the backward pass through the model.
   loss.scale = 3e38F;
-  ASSERT_TRUE(engine().begin_batch(&loss, 1.0F).ok());
-  for (const TrainSequence& sequence : sequences(1)) {
-    ASSERT_TRUE(engine().add(sequence).ok());
-  }
-  ASSERT_TRUE(engine().step({100000}).ok());
-  const auto update = engine().update();
-  EXPECT_EQ(update.status().code(), Errc::kInternal);
-  EXPECT_NE(update.status().message().find("gradient of tensor "), std::string::npos)
-      << update.status().message();
+  ASSERT_TRUE(begin(engine(), sequences(1), &loss, 1.0F).ok());
+  ASSERT_TRUE(engine().advance({100000}).ok());
+  const auto updated = update(engine());
+  EXPECT_EQ(updated.status().code(), Errc::kInternal);
+  EXPECT_NE(updated.status().message().find("gradient of tensor "), std::string::npos)
+      << updated.status().message();
   EXPECT_TRUE(same_tensors(weights(engine(), 0), before));
 
   loss.scale = 1.0F;
   loss.status = invalid_argument("no advantage");
-  ASSERT_TRUE(engine().begin_batch(&loss, 1.0F).ok());
-  ASSERT_TRUE(engine().add(sequences(1)[0]).ok());
-  EXPECT_EQ(engine().step({10}).status().message(), "no advantage");
+  ASSERT_TRUE(begin(engine(), {sequences(1)[0]}, &loss).ok());
+  EXPECT_EQ(engine().advance({10}).status().message(), "no advantage");
 
   // The failed batches left nothing in the gradients.
   train(engine(), sequences(1), 50);
   const auto fresh = open();
-  train(*fresh->train(), sequences(1), 50);
-  EXPECT_TRUE(same_tensors(weights(engine(), 1), weights(*fresh->train(), 1)));
+  train(*fresh->policy_job(), sequences(1), 50);
+  EXPECT_TRUE(same_tensors(weights(engine(), 1), weights(*fresh->policy_job(), 1)));
 }
 
-TEST_P(TrainViewTest, BadBatchesAreRefused) {
+TEST_P(TrainingJobTest, BadBatchesAreRefused) {
   TrainSequence sequence = sequences(1)[0];
-  expect_refused(sequence, Errc::kInvalidArgument, "no batch");
-  EXPECT_EQ(engine().update().status().code(), Errc::kInvalidArgument);
+  EXPECT_EQ(update(engine()).status().code(), Errc::kInvalidArgument);
   for (const float temperature : {0.0F, -1.0F, std::numeric_limits<float>::quiet_NaN()}) {
-    EXPECT_EQ(engine().begin_batch(nullptr, temperature).code(), Errc::kInvalidArgument);
+    EXPECT_EQ(begin(engine(), {sequence}, nullptr, temperature).code(), Errc::kInvalidArgument);
   }
-  ASSERT_TRUE(engine().begin_batch(nullptr, 1.0F).ok());
   expect_refused({}, Errc::kInvalidArgument, "empty sequence");
   TrainSequence bad = sequence;
   bad.response_mask.pop_back();
@@ -448,14 +432,20 @@ TEST_P(TrainViewTest, BadBatchesAreRefused) {
   bad.ids.resize(600);
   bad.response_mask.resize(600);
   expect_refused(bad, Errc::kResourceExhausted, "the cache of 512 tokens");
-  ASSERT_TRUE(engine().add(sequence).ok());
-  expect_refused(sequence, Errc::kInvalidArgument, "added twice");
-  EXPECT_EQ(engine().update().status().code(), Errc::kInvalidArgument) << "not stepped";
+  const Status twice = begin(engine(), {sequence, sequence}, nullptr);
+  EXPECT_EQ(twice.code(), Errc::kInvalidArgument);
+  EXPECT_NE(twice.message().find("a second sequence sample_id="), std::string::npos);
+  EXPECT_FALSE(engine().has_work()) << "a refused batch starts nothing";
+  ASSERT_TRUE(begin(engine(), {sequence}, nullptr).ok());
+  EXPECT_EQ(begin(engine(), {sequence}, nullptr).code(), Errc::kUnavailable);
+  EXPECT_EQ(engine().save({}).code(), Errc::kUnavailable);
+  EXPECT_EQ(update(engine()).status().code(), Errc::kUnavailable);
+  EXPECT_EQ(engine().score(runtime_->initial(), {}, 1.0F).status().code(), Errc::kUnavailable);
   EXPECT_EQ(engine().logprobs(sequence.id).status().code(), Errc::kNotFound);
   EXPECT_EQ(engine().logprobs({77}).status().code(), Errc::kNotFound);
 }
 
-class RoundedTrainingTest : public TrainViewTest {
+class RoundedTrainingTest : public TrainingJobTest {
 protected:
   // The weights that the optimizer works on.
   TensorMap unrounded() {
@@ -473,7 +463,7 @@ protected:
 TEST_P(RoundedTrainingTest, PublishedWeightsAreTheRoundedWorkingWeights) {
   EXPECT_TRUE(same_tensors(unrounded(), to_float_type(model_.tensors, DType::kF32)));
   train(engine(), sequences(1), 50);
-  const Snapshot snapshot = engine().commit({0, 0, 1}).value();
+  const Snapshot snapshot = publish(engine(), {0, 0, 1}).value();
   for (const auto& [name, tensor] : snapshot.base) {
     EXPECT_EQ(tensor.dtype, DType::kBF16) << name;
   }
@@ -512,19 +502,19 @@ TEST_P(RoundedTrainingTest, AStateOfOtherWeightsIsRefused) {
   train(engine(), sequences(1), 50);
   const TensorMap state = engine().optimizer_state().value();
   train(engine(), sequences(2), 50);
-  const Snapshot later = engine().commit({0, 0, 2}).value();
-  const Status refused = open()->train()->restore(later, state);
+  const Snapshot later = publish(engine(), {0, 0, 2}).value();
+  const Status refused = open()->policy_job()->load(later, state);
   EXPECT_EQ(refused.code(), Errc::kInvalidArgument);
   EXPECT_NE(refused.message().find("do not match the snapshot"), std::string::npos)
       << refused.message();
 }
 
-class AdapterTrainingTest : public TrainViewTest {};
+class AdapterTrainingTest : public TrainingJobTest {};
 
 TEST_P(AdapterTrainingTest, AStepChangesTheWholeAdapterAndNothingElse) {
   const Snapshot before = runtime_->initial();
   train(engine(), sequences(1), 50);
-  const Snapshot after = engine().commit({0, 0, 1}).value();
+  const Snapshot after = publish(engine(), {0, 0, 1}).value();
   EXPECT_TRUE(after.base.empty());
   EXPECT_EQ(after.base_digest, before.base_digest);
   EXPECT_EQ(digest_tensors(runtime_->initial().base), before.base_digest);
@@ -536,7 +526,7 @@ TEST_P(AdapterTrainingTest, AStepChangesTheWholeAdapterAndNothingElse) {
 
 TEST_P(AdapterTrainingTest, ASavedAndReopenedAdapterGivesTheSameBits) {
   train(engine(), sequences(1), 50);
-  const Snapshot trained = engine().commit({0, 0, 1}).value();
+  const Snapshot trained = publish(engine(), {0, 0, 1}).value();
   const auto expected = engine().score(trained, sequences(2), 0.9F).value();
 
   const test::TemporaryDirectory directory;
@@ -548,7 +538,7 @@ TEST_P(AdapterTrainingTest, ASavedAndReopenedAdapterGivesTheSameBits) {
   saved.adapter = open_adapter(path, model_.config).value();
   const auto opened = open_runtime(model_, saved).value();
   EXPECT_EQ(opened->initial().adapter_digest, trained.adapter_digest);
-  EXPECT_EQ(opened->train()->score(opened->initial(), sequences(2), 0.9F).value(), expected);
+  EXPECT_EQ(opened->policy_job()->score(opened->initial(), sequences(2), 0.9F).value(), expected);
 }
 
 TEST_P(AdapterTrainingTest, ANewAdapterTrains) {
@@ -559,11 +549,11 @@ TEST_P(AdapterTrainingTest, ANewAdapterTrains) {
   model.tensors = to_float_type(model.tensors, fresh.compute);
   fresh.adapter = make_adapter(fresh.adapter->config, model, fresh.compute, 3).value();
   const auto runtime = open_runtime(model, fresh).value();
-  const auto before = runtime->train()->score(runtime->initial(), sequences(2), 1.0F).value();
+  const auto before = runtime->policy_job()->score(runtime->initial(), sequences(2), 1.0F).value();
   RuntimeOptions bare = options();
   bare.adapter.reset();
   const auto base = open_runtime(model, bare).value();
-  const auto expected = base->train()->score(base->initial(), sequences(2), 1.0F).value();
+  const auto expected = base->policy_job()->score(base->initial(), sequences(2), 1.0F).value();
   // A saved head is f32. The head of a bf16 base may round its input (AVX-512 BF16), by 2^-9 of
   // logits below 6.
   const bool f32_head = GetParam().adapter == "saved" && GetParam().dtype == DType::kBF16;
@@ -573,13 +563,13 @@ TEST_P(AdapterTrainingTest, ANewAdapterTrains) {
       ASSERT_NEAR(before[i][t], expected[i][t], allowed) << "a new adapter changes nothing";
     }
   }
-  train(*runtime->train(), sequences(1), 50);
-  const Snapshot trained = runtime->train()->commit({0, 0, 1}).value();
-  EXPECT_NE(runtime->train()->score(trained, sequences(2), 1.0F).value(), before);
+  train(*runtime->policy_job(), sequences(1), 50);
+  const Snapshot trained = publish(*runtime->policy_job(), {0, 0, 1}).value();
+  EXPECT_NE(runtime->policy_job()->score(trained, sequences(2), 1.0F).value(), before);
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Kinds, TrainViewTest,
+    Kinds, TrainingJobTest,
     ::testing::Values(TrainViewKind{Backend::kCpu, ""}, TrainViewKind{Backend::kCpu, "lora"},
                       TrainViewKind{Backend::kCpu, "biases"}, TrainViewKind{Backend::kCpu, "dora"},
                       TrainViewKind{Backend::kCpu, "ia3"}, TrainViewKind{Backend::kCpu, "ends"},

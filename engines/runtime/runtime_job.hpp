@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// A training job of a model runtime: gradients sequence by sequence, and optimizer steps.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/digest.hpp"
+#include "engines/runtime/micro_batch.hpp"
+#include "engines/runtime/runtime_context.hpp"
+#include "engines/runtime/trained_parameters.hpp"
+#include "engines/runtime/training_pass.hpp"
+#include "engines/runtime/weight_cache.hpp"
+#include "engines/transformer/activations.hpp"
+#include "engines/transformer/gradients.hpp"
+
+namespace tidemill::engines {
+
+/// Trains all parameters of a model, or its adapter.
+///
+/// Gradients are summed in the order of ids, so the weights have the same bits for every budget.
+/// Sequences that are neighbors in that order and begin with the same prompt, like the samples of a
+/// group, share its rows (`find_shared_prompts`). The job owns its parameters, optimizer,
+/// activations and workspace, and holds pages of the cache from the start of a micro-batch to its
+/// end.
+class RuntimeJob final : public TrainingJob {
+public:
+  /// Trains the adapter if `weight_cache.spec()` is not empty, otherwise the base. `initial` holds
+  /// the initial values of the trained parameters. `weights` holds the layout of the same weights,
+  /// rounded to the compute type, for forward and backward.
+  /// `context` and `weight_cache` must outlive the job.
+  RuntimeJob(RuntimeContext& context, WeightCache& weight_cache, const RuntimeOptions& options,
+             const TensorMap& initial, LaidOutWeights weights);
+  /// The same with a cache of its own.
+  RuntimeJob(RuntimeContext& context, std::unique_ptr<WeightCache> weight_cache,
+             const RuntimeOptions& options, const TensorMap& initial, LaidOutWeights weights);
+  ~RuntimeJob() override;
+
+  using TrainingJob::optim_step;
+  Status forward(TrainBatch batch) override;
+  Status forward_backward(TrainBatch batch, TokenLoss& loss) override;
+  Status optim_step(const OptimStep& step) override;
+  Status save(PolicyVersion version) override;
+  bool has_work() const override { return work_ != Work::kNone; }
+  Result<StepReport> advance(const StepBudget& budget) override;
+  void cancel() override;
+  Result<std::vector<float>> logprobs(SampleId id) const override;
+  bool recalled(SampleId id) const override;
+  const UpdateReport& last_update() const override { return last_update_; }
+  Snapshot take_saved() override { return std::move(saved_); }
+  Result<std::vector<std::vector<float>>> score(const Snapshot& weights,
+                                                std::span<const TrainSequence> sequences,
+                                                float temperature) override;
+  Result<TensorMap> optimizer_state() const override { return parameters_.state(); }
+  Status load(const Snapshot& snapshot, const TensorMap& optimizer_state) override;
+
+  /// Keeps the weights that proximal terms refer to (`OptimStep::proximal`).
+  void keep_anchor() { parameters_.keep_anchor(); }
+  /// Returns where generation keeps rows for training, or null if it keeps none.
+  [[nodiscard]] GeneratedRows* generated() noexcept {
+    return generated_.has_value() ? &*generated_ : nullptr;
+  }
+
+private:
+  enum class Work { kNone, kBatch, kOptimStep, kLayout, kSave };
+
+  struct Entry {
+    TrainSequence sequence;
+    SharedPrompt prompt;
+    std::vector<float> logprobs;  // set by the pass that computes it
+    bool recalled = false;        // whether it was read from kept rows
+  };
+  // The last batch. Its passes go on while the work is `kBatch`.
+  struct Batch {
+    TokenLoss* loss = nullptr;  // null: only log-probabilities are computed
+    HeadOptions head;
+    std::map<SampleId, Entry> entries;
+    std::map<SampleId, Entry>::iterator next;  // the first entry of the next micro-batch
+    bool checked = false;                // a micro-batch was computed, not read from kept rows
+    std::unique_ptr<TrainingPass> pass;  // of the current micro-batch
+  };
+  // A snapshot that is being made, and the next tensor of it.
+  struct Saving {
+    explicit Saving(std::size_t num_tensors) : hasher(num_tensors) {}
+    Snapshot snapshot;
+    TensorMap tensors;
+    TensorHasher hasher;
+    std::size_t next = 0;
+  };
+
+  [[nodiscard]] bool trains_adapter() const noexcept { return !weight_cache_.spec().empty(); }
+  [[nodiscard]] Status check(const TrainSequence& sequence) const;
+  [[nodiscard]] Status check_idle() const;
+  [[nodiscard]] bool fits(const MicroBatch& micro, const TrainSequence& sequence,
+                          const SharedPrompt& prompt, std::int64_t max_rows) const;
+  [[nodiscard]] PassResources pass_resources(const HeadOptions& head);
+  [[nodiscard]] HeadOptions head_options(float temperature) const noexcept;
+  [[nodiscard]] Status begin_batch(TrainBatch batch, TokenLoss* loss);
+  [[nodiscard]] bool start_pass(std::int64_t max_rows);
+  [[nodiscard]] Status advance_batch(const StepBudget& budget, StepReport& report);
+  void end_pass(StepReport& report);
+  [[nodiscard]] Status run_unit();
+  [[nodiscard]] Status run_optimizer_unit();
+  [[nodiscard]] Status lay_out_working();
+  [[nodiscard]] Status save_next();
+  void finish_save();
+  void drop_gradients();
+
+  RuntimeContext& context_;
+  std::unique_ptr<WeightCache> own_cache_;  // null: shared
+  WeightCache& weight_cache_;
+  TrainedParameters parameters_;
+  Gradients gradients_;
+  Transformer transformer_;  // with the workspace of this job alone
+  Activations activations_;
+  std::optional<GeneratedRows> generated_;
+  std::int64_t row_bytes_;        // of activations
+  std::int64_t activation_rows_;  // the maximum that one micro-batch may keep
+  std::int64_t window_tokens_;
+  BufferAllocator* allocator_;  // of published weights; null: `heap_`
+  HeapAllocator heap_;
+  CarriedPrefix carried_;  // gradient of a prompt some of whose sequences are not stepped yet
+  DeviceMatrix dhidden_;
+  LaidOutWeights working_;
+  bool published_ = true;  // the digests in `working_` are up to date
+  Work work_ = Work::kNone;
+  std::optional<Batch> batch_;
+  bool has_gradients_ = false;     // `forward_backward` has run or begun since the last step
+  LossSums sums_;                  // of the batches since the last step
+  std::int64_t num_recalled_ = 0;  // their rows that were read from kept rows
+  UpdateReport last_update_;
+  std::optional<Saving> saving_;
+  Snapshot saved_;
+};
+
+}  // namespace tidemill::engines

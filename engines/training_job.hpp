@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// The interface of a training job: sequences and a loss in, gradients and new weights out.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/ids.hpp"
+#include "base/result.hpp"
+#include "engines/snapshot.hpp"
+#include "engines/step.hpp"
+#include "engines/version_span.hpp"
+
+namespace tidemill::engines {
+
+/// One sequence of a training batch. Index t of every column belongs to token t, which is predicted
+/// from the tokens before it. Index 0 is unused. Columns that the loss does not read may be empty.
+struct TrainSequence {
+  SampleId id;
+  std::vector<std::int32_t> ids;            // (T)
+  std::vector<std::uint8_t> response_mask;  // (T) 1: a target
+  std::vector<float> advantages;            // (T)
+  std::vector<float> behavior_logprobs;     // (T)
+  std::vector<float> proximal_logprobs;     // (T)
+  std::vector<float> reference_logprobs;    // (T)
+  /// The versions that generated the last tokens, in order; empty if no policy generated any.
+  std::vector<VersionSpan> versions;
+  /// (T) Multiplies a target's share of the loss; not negative. Empty: all weights are 1.
+  std::vector<float> token_weights;
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, TrainSequence& x) {
+  return f(x.id, x.ids, x.response_mask, x.advantages, x.behavior_logprobs, x.proximal_logprobs,
+           x.reference_logprobs, x.versions, x.token_weights);
+}
+
+/// Gives a loss the current log-probabilities of one sequence, and the buffers for its gradients.
+struct LossRow {
+  const TrainSequence* sequence = nullptr;
+  std::span<const float> logprobs;   // (T) under the trainer's weights; 0 where masked
+  std::span<const float> entropies;  // (T)
+  std::span<float> dlogprobs;        // (T) out: d loss / d logprob, zeroed before the call
+  std::span<float> dentropies;       // (T) out: d loss / d entropy, zeroed before the call
+};
+
+/// Metrics of a loss by name, as sums: those of two micro-batches can be added.
+using LossSums = std::map<std::string, double>;
+
+/// A loss over the tokens of a batch. It is created with the denominators of the whole batch, so
+/// that the sum over micro-batches does not depend on how the batch is split.
+class TokenLoss {
+public:
+  virtual ~TokenLoss() = default;
+  /// Writes the gradients of `rows` and adds this micro-batch's share of each metric to `sums`. The
+  /// metric "loss" is the loss itself.
+  /// Errors: `kInvalidArgument` naming the sequence if a column is missing or not finite.
+  [[nodiscard]] virtual Status evaluate(std::span<const LossRow> rows, LossSums& sums) = 0;
+};
+
+/// Reports what one optimizer step did.
+struct UpdateReport {
+  LossSums sums;
+  double gradient_norm = 0.0;  // before clipping
+  double learning_rate = 0.0;
+  std::int64_t optimizer_step = 0;  // counts from 1
+  /// Rows of the batch that were reused from generation instead of being computed again.
+  std::int64_t recalled_tokens = 0;
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, UpdateReport& x) {
+  return f(x.sums, x.gradient_norm, x.learning_rate, x.optimizer_step, x.recalled_tokens);
+}
+
+/// Sequences that go through a model together.
+struct TrainBatch {
+  std::vector<TrainSequence> sequences;  // ids are unique
+  float temperature = 1.0F;              // divides the logits
+};
+
+/// Parameters of one optimizer step. What is absent is as the job was opened with.
+struct OptimStep {
+  std::optional<double> learning_rate;  // absent: as the schedule says
+  std::optional<double> beta1;
+  std::optional<double> beta2;
+  std::optional<double> epsilon;
+  std::optional<double> weight_decay;
+  std::optional<double> max_grad_norm;  // 0: no clipping
+  /// Adds this times (weights - those of the last `load`, or of the job's start) to the gradient
+  /// before it is clipped.
+  /// Source: FedProx, Li et al. 2020, arXiv:1812.06127.
+  double proximal = 0.0;
+  /// Names of trained tensors that the step leaves as they are, with their moments. Their gradients
+  /// do not count in the norm.
+  std::vector<std::string> frozen;
+  /// Receives each gradient, after the proximal term and before clipping. Only reads.
+  std::function<void(const std::string& name, std::span<const float> gradient)> inspect;
+};
+
+/// A training job: its parameters, its optimizer and its progress over a base model that other jobs
+/// and generation may share.
+///
+/// Each verb starts work: `forward`, `forward_backward`, `optim_step`, `save`. `advance` then runs
+/// it, until `has_work` is false; results are read after that. A verb that starts while there is
+/// work fails with `kUnavailable`. To train on a batch: `forward_backward`, as often as the batch
+/// has parts, then `optim_step`; `save` publishes the weights. The job orders the sequences of a
+/// part by id, so their order does not matter. How work is divided between calls of `advance`, and
+/// what else the device does between them, changes no bit. Threads: one call at a time over all
+/// users of the model. `score`, `optimizer_state` and `load` take time proportional to what they
+/// compute or copy; no other call blocks longer than its budget.
+class TrainingJob {
+public:
+  TrainingJob() = default;
+  TrainingJob(const TrainingJob&) = delete;
+  TrainingJob& operator=(const TrainingJob&) = delete;
+  virtual ~TrainingJob() = default;
+
+  /// Starts to compute the log-probabilities of the targets of `batch` under the working weights.
+  /// Sequences that are neighbors in id order and share a prompt cost less.
+  /// Errors: `kInvalidArgument` (temperature, duplicate id, bad sizes, bad tokens),
+  /// `kResourceExhausted` (a sequence too long for the context, the activation budget or the
+  /// cache), both naming the sequence. Then nothing is started.
+  [[nodiscard]] virtual Status forward(TrainBatch batch) = 0;
+
+  /// The same, and adds the gradients of `loss` to those since the last `optim_step`. `loss` must
+  /// outlive the work.
+  [[nodiscard]] virtual Status forward_backward(TrainBatch batch, TokenLoss& loss) = 0;
+
+  /// Starts to clip the gradients, apply the optimizer and zero the gradients.
+  /// Errors: `kInvalidArgument` (no gradients, a value out of range, an unknown name in `frozen`).
+  [[nodiscard]] virtual Status optim_step(const OptimStep& step) = 0;
+  [[nodiscard]] Status optim_step() { return optim_step(OptimStep()); }
+
+  /// Starts to publish the working weights as an immutable snapshot of `version`.
+  [[nodiscard]] virtual Status save(PolicyVersion version) = 0;
+
+  /// Returns whether `advance` has anything to do.
+  [[nodiscard]] virtual bool has_work() const = 0;
+
+  /// Runs units of the work that a verb started: at most `budget.units`, and not beyond the end of
+  /// a micro-batch of at most `budget.tokens` (at least one sequence). Errors: those of the loss,
+  /// of the device and of the allocator of snapshots; `kInternal` naming the sequence or the tensor
+  /// if a log-probability or a gradient is not finite. The work is then over and all gradients are
+  /// dropped; the weights keep the steps before it.
+  [[nodiscard]] virtual Result<StepReport> advance(const StepBudget& budget) = 0;
+
+  /// Ends the work and drops all gradients. The weights keep the steps before it, and the step in
+  /// progress if they have begun to change; that step is completed. The job no longer refers to any
+  /// loss.
+  virtual void cancel() = 0;
+
+  /// Returns the log-probabilities (T) of a sequence of the last batch, until an optimizer step has
+  /// run.
+  /// Errors: `kNotFound` if they have not been computed.
+  [[nodiscard]] virtual Result<std::vector<float>> logprobs(SampleId id) const = 0;
+  /// Returns whether these log-probabilities come from rows kept by generation. Such values agree
+  /// with the behavior log-probabilities by construction. The first sequence of a batch is always
+  /// computed.
+  [[nodiscard]] virtual bool recalled(SampleId /*id*/) const { return false; }
+
+  /// Returns what the last `optim_step` did. Requires that it has run.
+  [[nodiscard]] virtual const UpdateReport& last_update() const = 0;
+  /// Returns what the last `save` published, once. Requires that it has run.
+  [[nodiscard]] virtual Snapshot take_saved() = 0;
+
+  /// Returns the log-probabilities (T) of the targets of each of `sequences` under `weights`,
+  /// computed by the training path. Meant for probes, because it is slow: unless `weights` are the
+  /// working weights, it lays them out for the device first.
+  /// Errors: as `forward`; `kUnavailable` while there is work.
+  [[nodiscard]] virtual Result<std::vector<std::vector<float>>> score(
+      const Snapshot& weights, std::span<const TrainSequence> sequences, float temperature) = 0;
+
+  /// Returns what `load` needs in addition to the last snapshot: optimizer moments and counters.
+  [[nodiscard]] virtual Result<TensorMap> optimizer_state() const = 0;
+
+  /// Replaces the weights and the optimizer state with those of a commit, after `cancel`.
+  /// Errors: `kCorruptData` (digest), `kInvalidArgument` (names, shapes).
+  [[nodiscard]] virtual Status load(const Snapshot& snapshot, const TensorMap& optimizer_state) = 0;
+};
+
+/// Runs all work of `job`. Errors: those of `TrainingJob::advance`.
+[[nodiscard]] Status run_to_end(TrainingJob& job);
+
+}  // namespace tidemill::engines
