@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parameters and hooks of one optimizer step, and gradients that are accumulated.
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/random.hpp"
+#include "base/tensor/float_tensor.hpp"
+#include "tests/engines/runtime/job_steps.hpp"
+#include "tests/engines/runtime/runtime_bench.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+using Gradients64 = std::map<std::string, std::vector<double>>;
+
+class OptimStepTest : public ::testing::Test {
+protected:
+  // The options of jobs and of the policy.
+  [[nodiscard]] OptimizerOptions optimizer() const {
+    OptimizerOptions options =
+        *small_options(model_.config, Backend::kCpu, 512, Training::kYes).optimizer;
+    options.weight_decay = 0.1;
+    options.max_grad_norm = 0.5;
+    return options;
+  }
+
+  [[nodiscard]] std::unique_ptr<ModelRuntime> open() const {
+    RuntimeOptions options = small_options(model_.config, Backend::kCpu, 512, Training::kNo);
+    options.trains_adapters = true;
+    return open_runtime(model_, options).value();
+  }
+
+  [[nodiscard]] std::unique_ptr<TrainingJob> open_job(ModelRuntime& runtime,
+                                                      const OptimizerOptions& optimizer,
+                                                      bool keeps_anchor = false) const {
+    JobOptions options;
+    options.adapter = sample_adapter(model_, "lora", 9);
+    options.optimizer = optimizer;
+    options.activation_bytes = std::int64_t{64} << 20U;
+    options.keeps_anchor = keeps_anchor;
+    return runtime.open_job(options).value();
+  }
+
+  [[nodiscard]] std::vector<TrainSequence> batch(std::uint64_t seed) const {
+    RandomStream random(seed);
+    std::vector<TrainSequence> all;
+    for (std::uint64_t id = 0; id < 5; ++id) {
+      TrainSequence& sequence = all.emplace_back();
+      sequence.id = {id};
+      sequence.ids =
+          random_ids(model_.config, 4 + static_cast<std::int64_t>(random.below(20)), random);
+      sequence.response_mask.assign(sequence.ids.size(), 1);
+    }
+    return all;
+  }
+
+  static UpdateReport train(TrainingJob& job, const std::vector<TrainSequence>& batch,
+                            const OptimStep& step = {}) {
+    WeightedLoss loss;
+    EXPECT_TRUE(begin(job, batch, &loss).ok());
+    EXPECT_TRUE(run_to_end(job).ok());
+    const auto report = update(job, step);
+    EXPECT_TRUE(report.ok()) << report.status().to_string();
+    return report.value();
+  }
+
+  static TensorMap weights(TrainingJob& job) { return publish(job, {}).value().adapter; }
+
+  static void expect_equal(TrainingJob& job, TrainingJob& other) {
+    EXPECT_TRUE(same_tensors(weights(job), weights(other)));
+    EXPECT_TRUE(same_tensors(job.optimizer_state().value(), other.optimizer_state().value()));
+  }
+
+  // Returns an `inspect` that keeps what it receives.
+  static OptimStep inspecting(Gradients64& kept) {
+    OptimStep step;
+    step.inspect = [&kept](const std::string& name, std::span<const float> gradient) {
+      kept[name].assign(gradient.begin(), gradient.end());
+    };
+    return step;
+  }
+
+  ModelFiles model_ = small_model(5);
+};
+
+// Each parameter of a step, against a job that was opened with that value.
+TEST_F(OptimStepTest, AStepMayReplaceEveryParameterOfTheOptimizer) {
+  const auto runtime = open();
+  const auto expect_same = [&](const OptimStep& step, const auto& set) {
+    OptimizerOptions changed = optimizer();
+    set(changed);
+    const auto job = open_job(*runtime, optimizer());
+    const auto expected = open_job(*runtime, changed);
+    const auto plain = open_job(*runtime, optimizer());
+    train(*job, batch(1), step);
+    train(*job, batch(2), step);
+    train(*expected, batch(1));
+    train(*expected, batch(2));
+    train(*plain, batch(1));
+    train(*plain, batch(2));
+    expect_equal(*job, *expected);
+    EXPECT_FALSE(same_tensors(weights(*job), weights(*plain)));
+  };
+  OptimStep step;
+  step.beta1 = 0.5;
+  expect_same(step, [](OptimizerOptions& o) { o.adamw.beta1 = 0.5; });
+  step = {};
+  step.beta2 = 0.9;
+  expect_same(step, [](OptimizerOptions& o) { o.adamw.beta2 = 0.9; });
+  step = {};
+  step.epsilon = 1e-2;
+  expect_same(step, [](OptimizerOptions& o) { o.adamw.eps = 1e-2; });
+  step = {};
+  step.weight_decay = 3.0;
+  expect_same(step, [](OptimizerOptions& o) { o.weight_decay = 3.0; });
+  step = {};
+  step.max_grad_norm = 0.01;
+  expect_same(step, [](OptimizerOptions& o) { o.max_grad_norm = 0.01; });
+  step = {};
+  step.learning_rate = 0.003;
+  expect_same(step, [](OptimizerOptions& o) {
+    o.schedule = {};
+    o.schedule.kind = LearningRateScheduleKind::kConstant;
+    o.schedule.learning_rate = 0.003;
+  });
+}
+
+// Gradients of two batches with other ids add up to those of one batch of all.
+TEST_F(OptimStepTest, GradientsAreAccumulatedUntilTheStep) {
+  const auto runtime = open();
+  const auto whole = open_job(*runtime, optimizer());
+  const auto parts = open_job(*runtime, optimizer());
+  const UpdateReport expected = train(*whole, batch(1));
+  WeightedLoss loss;
+  const auto all = batch(1);
+  for (const TrainSequence& sequence : all) {
+    ASSERT_TRUE(begin(*parts, {sequence}, &loss).ok());
+    ASSERT_TRUE(run_to_end(*parts).ok());
+  }
+  // Log-probabilities alone add nothing.
+  ASSERT_TRUE(begin(*parts, batch(7), nullptr).ok());
+  ASSERT_TRUE(run_to_end(*parts).ok());
+  const UpdateReport report = update(*parts).value();
+  EXPECT_EQ(report.gradient_norm, expected.gradient_norm);
+  EXPECT_EQ(report.sums, expected.sums);
+  expect_equal(*parts, *whole);
+  EXPECT_EQ(update(*parts).status().code(), Errc::kInvalidArgument) << "they are used once";
+}
+
+TEST_F(OptimStepTest, FrozenTensorsStayAsTheyAre) {
+  const auto runtime = open();
+  const auto job = open_job(*runtime, optimizer());
+  const auto plain = open_job(*runtime, optimizer());
+  const TensorMap before = weights(*job);
+  train(*plain, batch(1));
+  OptimStep step;
+  for (const auto& [name, tensor] : before) {
+    if (name.find("layers.1.") != std::string::npos) {
+      step.frozen.push_back(name);
+    }
+  }
+  ASSERT_GT(step.frozen.size(), 1U);
+  const TensorMap state_before = job->optimizer_state().value();
+  const UpdateReport report = train(*job, batch(1), step);
+  EXPECT_LT(report.gradient_norm, plain->last_update().gradient_norm);
+  const TensorMap after = weights(*job);
+  const TensorMap state = job->optimizer_state().value();
+  for (const auto& [name, tensor] : before) {
+    const bool frozen = name.find("layers.1.") != std::string::npos;
+    EXPECT_EQ(same_tensors({{name, tensor}}, {{name, after.at(name)}}), frozen) << name;
+    for (const char* moment : {"first_moment.", "second_moment."}) {
+      EXPECT_EQ(
+          same_tensors({{name, state_before.at(moment + name)}}, {{name, state.at(moment + name)}}),
+          frozen)
+          << name;
+    }
+  }
+}
+
+TEST_F(OptimStepTest, AHookSeesTheGradientsThatTheNormCounts) {
+  const auto runtime = open();
+  const auto job = open_job(*runtime, optimizer());
+  const auto plain = open_job(*runtime, optimizer());
+  Gradients64 seen;
+  const UpdateReport report = train(*job, batch(1), inspecting(seen));
+  train(*plain, batch(1));
+  expect_equal(*job, *plain);
+  double squares = 0.0;
+  for (const auto& [name, tensor] : weights(*job)) {
+    ASSERT_EQ(seen.at(name).size(), static_cast<std::size_t>(tensor.num_elements()));
+    for (const double value : seen.at(name)) {
+      squares += value * value;
+    }
+  }
+  EXPECT_EQ(seen.size(), weights(*job).size());
+  EXPECT_NEAR(std::sqrt(squares), report.gradient_norm, 1e-9 * report.gradient_norm);
+}
+
+// The anchor is where the job started, and after a load where it was loaded.
+TEST_F(OptimStepTest, AProximalTermPullsTowardsTheAnchor) {
+  const auto runtime = open();
+  const auto job = open_job(*runtime, optimizer(), /*keeps_anchor=*/true);
+  const TensorMap start = weights(*job);
+  train(*job, batch(1));
+  const Snapshot moved = publish(*job, {0, 0, 1}).value();
+  const TensorMap state = job->optimizer_state().value();
+
+  const auto gradients_of = [&](TrainingJob& of, double proximal) {
+    Gradients64 seen;
+    OptimStep step = inspecting(seen);
+    step.proximal = proximal;
+    train(of, batch(2), step);
+    return seen;
+  };
+  const auto plain = open_job(*runtime, optimizer(), true);
+  ASSERT_TRUE(plain->load(moved, state).ok());
+  const Gradients64 without = gradients_of(*plain, 0.0);
+  const Gradients64 with = gradients_of(*job, 2.0);
+  double largest = 0.0;
+  for (const auto& [name, tensor] : start) {
+    const std::vector<float> from = float_values(tensor);
+    const std::vector<float> to = float_values(moved.adapter.at(name));
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      const double pull = 2.0 * (double{to[i]} - double{from[i]});
+      largest = std::max(largest, std::abs(pull));
+      // The sum is rounded to a float.
+      EXPECT_NEAR(with.at(name)[i], without.at(name)[i] + pull,
+                  1e-6 * (std::abs(without.at(name)[i]) + std::abs(pull)) + 1e-9)
+          << name;
+    }
+  }
+  EXPECT_GT(largest, 1e-3);
+  // At its own anchor, the term is zero.
+  const auto loaded = open_job(*runtime, optimizer(), true);
+  ASSERT_TRUE(loaded->load(moved, state).ok());
+  EXPECT_EQ(gradients_of(*loaded, 2.0), without);
+}
+
+TEST_F(OptimStepTest, BadStepsAreRefusedAndKeepTheGradients) {
+  const auto runtime = open();
+  const auto job = open_job(*runtime, optimizer());
+  const auto plain = open_job(*runtime, optimizer());
+  WeightedLoss loss;
+  ASSERT_TRUE(begin(*job, batch(1), &loss).ok());
+  ASSERT_TRUE(run_to_end(*job).ok());
+  const auto expect_refused = [&](const OptimStep& step, const char* message) {
+    const Status status = update(*job, step).status();
+    EXPECT_EQ(status.code(), Errc::kInvalidArgument);
+    EXPECT_NE(status.message().find(message), std::string::npos) << status.message();
+    EXPECT_FALSE(job->has_work());
+  };
+  OptimStep step;
+  step.learning_rate = -1.0;
+  expect_refused(step, "learning_rate");
+  step = {};
+  step.beta1 = 1.0;
+  expect_refused(step, "beta1");
+  step = {};
+  step.epsilon = 0.0;
+  expect_refused(step, "eps");
+  step = {};
+  step.weight_decay = std::nan("");
+  expect_refused(step, "weight_decay");
+  step = {};
+  step.max_grad_norm = -2.0;
+  expect_refused(step, "max_grad_norm");
+  step = {};
+  step.proximal = 1.0;
+  expect_refused(step, "proximal: the job was opened without it");
+  step.proximal = -1.0;
+  expect_refused(step, "proximal");
+  step = {};
+  step.frozen = {"no such tensor"};
+  expect_refused(step, "frozen: tensor no such tensor");
+  ASSERT_TRUE(update(*job).ok());
+  train(*plain, batch(1));
+  expect_equal(*job, *plain);
+}
+
+TEST_F(OptimStepTest, JobsThatCannotBeOpenedAreRefused) {
+  const auto runtime = open();
+  JobOptions options;
+  options.adapter = sample_adapter(model_, "lora", 9);
+  options.optimizer = optimizer();
+  options.activation_bytes = 0;
+  EXPECT_EQ(runtime->open_job(options).status().code(), Errc::kInvalidArgument);
+  options.activation_bytes = 1 << 20;
+  options.adapter.tensors.erase(options.adapter.tensors.begin());
+  EXPECT_EQ(runtime->open_job(options).status().code(), Errc::kInvalidArgument);
+  options.adapter = sample_adapter(model_, "lora", 9);
+  const auto serving =
+      open_runtime(model_, small_options(model_.config, Backend::kCpu, 512, Training::kNo)).value();
+  const Status refused = serving->open_job(options).status();
+  EXPECT_EQ(refused.code(), Errc::kInvalidArgument);
+  EXPECT_NE(refused.message().find("trains_adapters"), std::string::npos) << refused.message();
+  EXPECT_TRUE(runtime->open_job(options).ok());
+}
+
+}  // namespace
+}  // namespace tidemill::engines
