@@ -77,6 +77,9 @@ public:
   void log_softmax_backward(Matrix logits, std::span<const std::int32_t> targets,
                             float inv_temperature, std::span<const float> dlogprobs,
                             std::span<const float> dentropies) override;
+  [[nodiscard]] const WeightKernels& weight_kernels() const noexcept override {
+    return kernels_.weights;
+  }
 
   /// Returns the allocator of prepared weights, for tests of memory estimates.
   [[nodiscard]] const WeightMemory& weight_memory() const noexcept { return weight_memory_; }
@@ -90,6 +93,9 @@ private:
   // weights of type `dtype` need that.
   [[nodiscard]] ProductJob product_of(ConstMatrix x, DType dtype, std::span<const float> bias,
                                       Store store, Matrix y);
+  // Computes the log-probability of `target` in the only row of `logits`, and the row's entropy.
+  void log_softmax_row(ConstMatrix logits, std::int32_t target, float inv_temperature,
+                       float& logprob, float& entropy);
   // Adds the product of one term to all rows of y.
   void add_one_low_rank(ConstMatrix x, const LowRankTerm& term, Matrix y);
   // Computes out (a.cols, b.cols) += a^T b, where `a` has few columns.

@@ -93,7 +93,13 @@ public:
       : ops_(std::move(ops)),
         memory_(std::move(memory)),
         execution_(execution),
-        samplers_(static_cast<std::size_t>(ops_->max_parts())) {
+        samplers_(static_cast<std::size_t>(ops_->max_parts()), Sampler(ops_->weight_kernels())),
+        wide_sampler_(ops_->weight_kernels(), [this](std::size_t count, const auto& body) {
+          ops_->share(static_cast<std::int64_t>(count), 2 * std::int64_t{kWeightBlock},
+                      [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+                        body(static_cast<std::size_t>(begin), static_cast<std::size_t>(end));
+                      });
+        }) {
     memory_->hold_freed(execution == Execution::kDeferred);
   }
 
@@ -425,7 +431,10 @@ public:
     TIDEMILL_RETURN_IF_ERROR(synchronize());
     const ConstMatrix rows = in(logits);
     std::vector<SampleOutcome> outcomes(requests.size());
-    ops_->share(std::ssize(requests), 8 * rows.cols,
+    // Workers divide the requests. Those that are left when each worker has the same number are
+    // processed one by one, and workers divide the row.
+    const auto whole = requests.size() / samplers_.size() * samplers_.size();
+    ops_->share(static_cast<std::int64_t>(whole), 4 * rows.cols,
                 [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
                   Sampler& sampler = samplers_[static_cast<std::size_t>(part)];
                   for (std::int64_t i = begin; i < end; ++i) {
@@ -433,6 +442,9 @@ public:
                     sample_row(rows, requests[at], sampler, outcomes[at]);
                   }
                 });
+    for (std::size_t i = whole; i < requests.size(); ++i) {
+      sample_row(rows, requests[i], wide_sampler_, outcomes[i]);
+    }
     add_logprobs(rows, requests, outcomes);
     return outcomes;
   }
@@ -577,6 +589,7 @@ private:
   std::vector<std::function<void()>> pending_;
   std::vector<std::unique_ptr<PreparedPass>> passes_;  // replaced, but in use by `pending_`
   std::vector<Sampler> samplers_;                      // by part of a loop
+  Sampler wide_sampler_;                               // divides a row among the workers
 };
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "engines/ops/host/host_matrix.hpp"
 #include "engines/ops/op_types.hpp"
 #include "engines/optimizer/adamw.hpp"
+#include "engines/sampling/weight_kernels.hpp"
 
 namespace tidemill::engines::host {
 
@@ -195,6 +196,13 @@ public:
   virtual void log_softmax_backward(Matrix logits, std::span<const std::int32_t> targets,
                                     float inv_temperature, std::span<const float> dlogprobs,
                                     std::span<const float> dentropies) = 0;
+
+  // -- sampling --------------------------------------------------------------------------------
+
+  /// Returns the loops over blocks of weights. They compute the bits of the portable ones.
+  [[nodiscard]] virtual const WeightKernels& weight_kernels() const noexcept {
+    return portable_weight_kernels();
+  }
 };
 
 }  // namespace tidemill::engines::host
