@@ -139,6 +139,7 @@ struct SampleRequest {
   const SamplingOptions* options = nullptr;
   TokenHistory history;
   SamplingKey key;
+  bool wants_entropy = false;
 };
 
 /// The result of a `SampleRequest`.
@@ -147,6 +148,9 @@ struct SampleOutcome {
   /// log_softmax(logits / T)[token], as `log_softmax_gather` computes it. T is the temperature, or
   /// 1 for greedy sampling.
   float logprob = 0.0F;
+  /// The entropy of softmax(logits / T), without bias, penalties and filters; 0 unless the request
+  /// wants it. Units: nats.
+  float entropy = 0.0F;
   std::string error = {};  // empty if there is none
 };
 

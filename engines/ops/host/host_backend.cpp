@@ -558,8 +558,8 @@ private:
     }
   }
 
-  // Adds the log-probabilities of the sampled tokens. Consecutive rows of the same temperature are
-  // scored together.
+  // Adds the log-probabilities of the sampled tokens and the entropies. Consecutive rows of the
+  // same temperature are scored together.
   void add_logprobs(ConstMatrix logits, std::span<const SampleRequest> requests,
                     std::span<SampleOutcome> outcomes) {
     const auto inverse_of = [&](std::size_t i) {
@@ -575,10 +575,12 @@ private:
         targets.push_back(outcomes[end].token);
       }
       std::vector<float> logprobs(targets.size());
+      std::vector<float> entropies(targets.size());
       ops_->log_softmax_gather(logits.slice_rows(requests[first].row, std::ssize(targets)), targets,
-                               inverse, logprobs, {});
+                               inverse, logprobs, entropies);
       for (std::size_t i = 0; i < targets.size(); ++i) {
         outcomes[first + i].logprob = logprobs[i];
+        outcomes[first + i].entropy = requests[first + i].wants_entropy ? entropies[i] : 0.0F;
       }
     }
   }

@@ -188,6 +188,84 @@ TEST_P(WideSampling, LogProbabilitiesOfDividedRowsHaveTheSameBits) {
   }
 }
 
+// The entropy of softmax(logits / temperature) in double precision.
+double entropy_of(std::span<const float> logits, float temperature) {
+  const double inverse = 1.0 / static_cast<double>(temperature == 0.0F ? 1.0F : temperature);
+  const auto top = static_cast<double>(*std::ranges::max_element(logits));
+  double sum = 0.0;
+  double weighted = 0.0;
+  for (const float logit : logits) {
+    const double below = (static_cast<double>(logit) - top) * inverse;
+    const double weight = std::exp(below);
+    sum += weight;
+    weighted += weight > 0.0 ? weight * below : 0.0;
+  }
+  return std::log(sum) - weighted / sum;
+}
+
+class SampledEntropy : public OpsTest {
+protected:
+  // Samples one row with every option of sampling that the entropy must ignore.
+  [[nodiscard]] SampleOutcome sample(const Floats& row, float temperature,
+                                     bool wants_entropy) const {
+    Workers workers(2);
+    const auto ops = host::make_backend(GetParam().make(workers).value());
+    const DeviceValues logits(*ops, row);
+    SamplingOptions options;
+    options.temperature = temperature;
+    options.top_p = 0.5F;
+    options.top_k = 10;
+    options.presence_penalty = 0.5F;
+    options.logit_bias = {{0, 3.0F}};
+    const std::vector<std::int32_t> output = {0};
+    SampleRequest request{0, &options, {{}, output}, {1, SampleId{2}, 3}};
+    request.wants_entropy = wants_entropy;
+    return ops->sample(logits.matrix(), {&request, 1}).value()[0];
+  }
+};
+
+// The tolerance is that of the operations on rows: float sums of 1024 columns.
+TEST_P(SampledEntropy, AgreesWithDoublePrecisionAndLeavesTheLogProbabilityAlone) {
+  RandomStream random(17);
+  for (const std::size_t size : {1UL, 2UL, 100UL, 1024UL, 5000UL}) {
+    for (const double deviation : {0.0, 0.3, 3.0, 30.0}) {
+      Floats row(size);
+      for (float& logit : row) {
+        logit = static_cast<float>(deviation * random.normal());
+      }
+      for (const float temperature : {0.0F, 0.5F, 1.0F, 4.0F}) {
+        const SampleOutcome with = sample(row, temperature, true);
+        const SampleOutcome without = sample(row, temperature, false);
+        const double expected = entropy_of(row, temperature);
+        expect_close(static_cast<double>(with.entropy), expected, 2e-6, 1.0 + expected, "entropy");
+        EXPECT_GE(with.entropy, 0.0F);
+        EXPECT_LE(static_cast<double>(with.entropy),
+                  std::log(static_cast<double>(size)) * (1.0 + 2e-6));
+        EXPECT_EQ(without.entropy, 0.0F);
+        EXPECT_EQ(with.token, without.token);
+        EXPECT_EQ(std::bit_cast<std::uint32_t>(with.logprob),
+                  std::bit_cast<std::uint32_t>(without.logprob));
+      }
+    }
+  }
+}
+
+TEST_P(SampledEntropy, IsZeroForOneTokenAndIgnoresImpossibleOnes) {
+  EXPECT_EQ(sample(Floats{5.0F}, 1.0F, true).entropy, 0.0F);
+  EXPECT_EQ(sample(Floats{-kInfinite, 5.0F, -kInfinite}, 1.0F, true).entropy, 0.0F);
+  const Floats two = {-kInfinite, 5.0F, -kInfinite, 5.0F};
+  expect_close(static_cast<double>(sample(two, 1.0F, true).entropy), std::log(2.0), 2e-6, 1.0,
+               "two tokens");
+}
+
+TEST_P(SampledEntropy, ARowThatFailsHasNone) {
+  const SampleOutcome failed = sample(Floats{1.0F, std::nanf("")}, 1.0F, true);
+  EXPECT_NE(failed.error, "");
+  EXPECT_EQ(failed.entropy, 0.0F);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, SampledEntropy, ::testing::ValuesIn(backends()), backend_name);
+
 INSTANTIATE_TEST_SUITE_P(Backends, WideSampling, ::testing::ValuesIn(backends()), backend_name);
 
 }  // namespace
