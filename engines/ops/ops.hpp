@@ -99,6 +99,13 @@ private:
   std::int64_t size_ = 0;
 };
 
+/// One of several linear layers with the same input.
+struct LinearTerm {
+  const PreparedWeight* weight = nullptr;  // (O, I)
+  ConstVector bias;                        // (O), or empty
+  Matrix y;                                // (T, O)
+};
+
 /// Describes a low-rank product on consecutive rows of a batch: scale * (B (A x) + c). A and B are
 /// prepared in f32.
 struct LowRankTerm {
@@ -261,6 +268,10 @@ public:
   /// Computes y (T, O) = or += x (T, I) W^T + bias (O). `bias` may be empty.
   virtual void linear(ConstMatrix x, const PreparedWeight& weight, ConstVector bias, Store store,
                       Matrix y) = 0;
+
+  /// Computes y = or += x (T, I) W^T + bias for each of `terms`, with the bits of separate calls of
+  /// `linear`. Rounds x once for all weights of the same type. The results do not overlap.
+  virtual void linear_group(ConstMatrix x, std::span<const LinearTerm> terms, Store store) = 0;
 
   /// Computes dx (T, I) = or += dy (T, O) W. Requires a weight prepared for backward.
   virtual void linear_backward_input(ConstMatrix dy, const PreparedWeight& weight, Store store,

@@ -17,6 +17,7 @@ namespace tidemill::engines::cpu {
 using host::ConstMatrix;
 using host::KvGradient;
 using host::KvLayer;
+using host::LinearTerm;
 using host::LowRankTerm;
 using host::Matrix;
 using host::RopeTables;

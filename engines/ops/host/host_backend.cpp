@@ -237,6 +237,18 @@ public:
     });
   }
 
+  void linear_group(engines::ConstMatrix x, std::span<const engines::LinearTerm> terms,
+                    Store store) override {
+    run([this, x, terms = std::vector(terms.begin(), terms.end()), store] {
+      std::vector<LinearTerm> host_terms;
+      host_terms.reserve(terms.size());
+      for (const engines::LinearTerm& term : terms) {
+        host_terms.push_back({term.weight, in(term.bias), out(term.y)});
+      }
+      ops_->linear_group(in(x), host_terms, store);
+    });
+  }
+
   void linear_backward_input(engines::ConstMatrix dy, const PreparedWeight& weight, Store store,
                              engines::Matrix dx) override {
     run([this, dy, &weight, store, dx] {

@@ -191,6 +191,23 @@ TEST_P(DeviceOpsTest, TablesAndWeightsAreMadeFromDeviceMemory) {
   EXPECT_EQ(y.read(), (Floats{12.0390625F, -34.0F}));
 }
 
+TEST_P(DeviceOpsTest, AGroupOfLinearLayersIsTheLayersOneByOne) {
+  const Floats values = counted(6);
+  const DeviceValues parameters(*ops_, 2, 3, values);
+  const auto weight =
+      ops_->replace_weight(nullptr, parameters.matrix(), DType::kBF16, WeightUse::kForward).value();
+  const DeviceValues x(*ops_, 1, 3, Floats{1.0F, -2.0F, 3.0F});
+  const DeviceValues bias(*ops_, Floats{100.0F, 200.0F});
+  const DeviceValues with_bias(*ops_, 1, 2);
+  const DeviceValues without(*ops_, 1, 2);
+  const std::vector<LinearTerm> terms = {{weight.get(), bias.vector(), with_bias.matrix()},
+                                         {weight.get(), {}, without.matrix()}};
+  ops_->linear_group(x.matrix(), terms, Store::kOverwrite);
+  EXPECT_EQ(without.read(), (Floats{5.0F, 11.0F}));
+  ops_->linear_group(x.matrix(), std::span(terms).first(1), Store::kAdd);
+  EXPECT_EQ(with_bias.read(), (Floats{210.0F, 422.0F}));
+}
+
 // Tokens are those of the sampler; log-probabilities and entropies are those of
 // `log_softmax_gather`, whatever else is sampled in the same call. One request that fails leaves
 // the others alone.
