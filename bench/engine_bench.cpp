@@ -17,7 +17,7 @@ constexpr int kRepetitions = 5;
 std::vector<FigureSpec> all_figures() {
   std::vector<FigureSpec> figures;
   for (const auto topic : {generation_figures, training_figures, memory_figures, grpo_figures,
-                           adapter_figures, sharing_figures}) {
+                           adapter_figures, sharing_figures, sampling_figures}) {
     std::ranges::move(topic(), std::back_inserter(figures));
   }
   return figures;
@@ -75,7 +75,7 @@ Result<Figure> measure(const FigureSpec& spec, const EngineBenchOptions& options
                             undisturbed_median(spec, options, bench, profile));
   Figure figure{spec.name, median.value,    spec.unit,          spec.peer,
                 0.0,       options.threads, median.foreign_load};
-  if (spec.runs_in == RunsIn::kThisProcess) {
+  if (spec.runs_in != RunsIn::kOwnProcess) {
     TIDEMILL_RETURN_IF_ERROR(raise_peaks(options, profile.peaks));
   }
   const StepProfile own = profile;

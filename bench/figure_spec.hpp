@@ -9,9 +9,9 @@
 
 namespace tidemill::bench {
 
-/// Where a figure is measured: on a model opened in this process, or in a separate process that
-/// opens it itself.
-enum class RunsIn { kThisProcess, kOwnProcess };
+/// Where a figure is measured: on a model opened in this process, in this process without a model,
+/// or in a separate process that opens it itself.
+enum class RunsIn { kThisProcess, kThisProcessWithoutModel, kOwnProcess };
 
 /// How a figure is measured. To add a figure, add an element to the list of its topic.
 struct FigureSpec {
@@ -38,5 +38,6 @@ constexpr const char* kMatmulPeak = "matmul peak";
 [[nodiscard]] std::vector<FigureSpec> grpo_figures();
 [[nodiscard]] std::vector<FigureSpec> adapter_figures();
 [[nodiscard]] std::vector<FigureSpec> sharing_figures();
+[[nodiscard]] std::vector<FigureSpec> sampling_figures();
 
 }  // namespace tidemill::bench

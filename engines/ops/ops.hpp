@@ -99,6 +99,13 @@ private:
   std::int64_t size_ = 0;
 };
 
+/// One of several linear layers with the same input.
+struct LinearTerm {
+  const PreparedWeight* weight = nullptr;  // (O, I)
+  ConstVector bias;                        // (O), or empty
+  Matrix y;                                // (T, O)
+};
+
 /// Describes a low-rank product on consecutive rows of a batch: scale * (B (A x) + c). A and B are
 /// prepared in f32.
 struct LowRankTerm {
@@ -139,6 +146,7 @@ struct SampleRequest {
   const SamplingOptions* options = nullptr;
   TokenHistory history;
   SamplingKey key;
+  bool wants_entropy = false;
 };
 
 /// The result of a `SampleRequest`.
@@ -147,6 +155,9 @@ struct SampleOutcome {
   /// log_softmax(logits / T)[token], as `log_softmax_gather` computes it. T is the temperature, or
   /// 1 for greedy sampling.
   float logprob = 0.0F;
+  /// The entropy of softmax(logits / T), without bias, penalties and filters; 0 unless the request
+  /// wants it. Units: nats.
+  float entropy = 0.0F;
   std::string error = {};  // empty if there is none
 };
 
@@ -257,6 +268,10 @@ public:
   /// Computes y (T, O) = or += x (T, I) W^T + bias (O). `bias` may be empty.
   virtual void linear(ConstMatrix x, const PreparedWeight& weight, ConstVector bias, Store store,
                       Matrix y) = 0;
+
+  /// Computes y = or += x (T, I) W^T + bias for each of `terms`, with the bits of separate calls of
+  /// `linear`. Rounds x once for all weights of the same type. The results do not overlap.
+  virtual void linear_group(ConstMatrix x, std::span<const LinearTerm> terms, Store store) = 0;
 
   /// Computes dx (T, I) = or += dy (T, O) W. Requires a weight prepared for backward.
   virtual void linear_backward_input(ConstMatrix dy, const PreparedWeight& weight, Store store,

@@ -2,31 +2,22 @@
 #include "engines/sampling/sampler.hpp"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <functional>
 #include <limits>
 #include <string>
+#include <utility>
 
+#include "base/check.hpp"
 #include "base/random.hpp"
-#include "engines/sampling/softmax_weights.hpp"
 
 namespace tidemill::engines {
 namespace {
 
-constexpr std::size_t kSortedTokens = 64;
-constexpr double kDropped = -std::numeric_limits<double>::infinity();
-
 Status out_of_range(const std::string& name, const std::string& range) {
   return invalid_argument("sampling." + name + " must be " + range);
-}
-
-bool reads_history(const SamplingOptions& options) {
-  return options.repetition_penalty != 1.0F || options.frequency_penalty != 0.0F ||
-         options.presence_penalty != 0.0F;
-}
-
-bool filters(const SamplingOptions& options) {
-  return options.top_k > 0 || options.top_p < 1.0F || options.min_p > 0.0F;
 }
 
 Status check_largest(const Largest& largest) {
@@ -39,10 +30,19 @@ Status check_largest(const Largest& largest) {
   return {};
 }
 
-template <class Real>
-std::int32_t first_equal(std::span<const Real> logits, Real largest) {
-  return static_cast<std::int32_t>(std::find(logits.begin(), logits.end(), largest) -
-                                   logits.begin());
+// Returns the weight that `WeightKernels::weigh` computes.
+float weight_of(double logit, double largest, float temperature) {
+  return exp_nonpositive(static_cast<float>(logit - largest) / temperature);
+}
+
+// Returns whether top-k can drop a token.
+bool selects(const SamplingOptions& options, std::size_t vocabulary) {
+  return options.top_k > 0 && static_cast<std::size_t>(options.top_k) < vocabulary;
+}
+
+void keep_larger(const Largest& other, Largest& largest) {
+  largest.value = std::max(largest.value, other.value);
+  largest.has_nan |= other.has_nan;
 }
 
 }  // namespace
@@ -81,172 +81,190 @@ Status validate(const SamplingOptions& options, std::int64_t vocabulary) {
   return {};
 }
 
-void Sampler::penalize(const SamplingOptions& options, const TokenHistory& history) {
-  counts_.resize(adjusted_.size(), 0);
-  seen_.resize(adjusted_.size(), 0);
-  for (const std::int32_t id : history.output_ids) {
-    ++counts_[static_cast<std::size_t>(id)];
+Sampler::Sampler(const WeightKernels& kernels)
+    : Sampler(kernels, [](std::size_t count, const auto& body) { body(0, count); }) {}
+
+Sampler::Sampler(const WeightKernels& kernels, BlockLoop loop)
+    : kernels_(&kernels), loop_(std::move(loop)) {}
+
+Largest Sampler::find_largest() {
+  block_largest_.resize(adjusted_.num_blocks());
+  loop_(adjusted_.num_blocks(), [this](std::size_t begin, std::size_t end) {
+    std::array<float, kWeightBlock> copy;
+    for (std::size_t b = begin; b < end; ++b) {
+      const std::span<const float> block = adjusted_.block(b, copy);
+      block_largest_[b] = kernels_->largest(block.data(), block.size());
+    }
+  });
+  Largest largest{-std::numeric_limits<double>::infinity(), false};
+  for (const Largest& block : block_largest_) {
+    keep_larger(block, largest);
   }
-  // Each token is penalized once, at its first occurrence. The order does not matter, since the
-  // penalties of one token do not affect any other.
-  for (const std::span<const std::int32_t> ids : {history.prompt_ids, history.output_ids}) {
-    for (const std::int32_t id : ids) {
-      const auto token = static_cast<std::size_t>(id);
-      if (seen_[token] != 0) {
-        continue;
+  for (const AdjustedLogits::Changed& changed : adjusted_.changed()) {
+    keep_larger({changed.logit, std::isnan(changed.logit)}, largest);
+  }
+  return largest;
+}
+
+std::int32_t Sampler::first_equal(double largest) const {
+  auto first = static_cast<std::int32_t>(adjusted_.size());
+  for (const AdjustedLogits::Changed& changed : adjusted_.changed()) {
+    if (changed.logit == largest) {
+      first = std::min(first, changed.token);
+    }
+  }
+  std::array<float, kWeightBlock> copy;
+  for (std::size_t b = 0; b < block_largest_.size(); ++b) {
+    if (block_largest_[b].value == largest) {
+      const std::span<const float> block = adjusted_.block(b, copy);
+      const auto at = std::ranges::find(block, static_cast<float>(largest)) - block.begin();
+      return std::min(first,
+                      static_cast<std::int32_t>(b * kWeightBlock) + static_cast<std::int32_t>(at));
+    }
+  }
+  return first;
+}
+
+void Sampler::weigh_block(std::size_t block, float temperature) {
+  std::array<float, kWeightBlock> copy;
+  const std::span<const float> logits = adjusted_.block(block, copy);
+  float* weights = weights_.data() + block * kWeightBlock;
+  kernels_->weigh(logits.data(), logits.size(), largest_, temperature, weights);
+  adjusted_.each_changed(block, [&](const AdjustedLogits::Changed& changed) {
+    weights_[static_cast<std::size_t>(changed.token)] =
+        weight_of(changed.logit, largest_, temperature);
+  });
+}
+
+// Collects, in token order, all tokens with at least `least_weight`.
+void Sampler::collect(float least_weight, float temperature) {
+  kept_.clear();
+  std::array<std::int32_t, kWeightBlock> found;
+  for (std::size_t b = 0; b < adjusted_.num_blocks(); ++b) {
+    // The weight of its largest logit bounds the weights of a block without changed logits.
+    const float bound = weight_of(block_largest_[b].value, largest_, temperature);
+    if (bound < least_weight_above(least_weight) && !adjusted_.changes(b)) {
+      continue;
+    }
+    const std::size_t begin = b * kWeightBlock;
+    const float* weights = weights_.data() + begin;
+    const std::size_t size = std::min(kWeightBlock, adjusted_.size() - begin);
+    const std::size_t count = kernels_->find(weights, size, least_weight, found.data());
+    for (const std::int32_t i : std::span(found).first(count)) {
+      const auto at = static_cast<std::size_t>(i);
+      const double logit = adjusted_.at(begin + at);
+      if (logit > -std::numeric_limits<double>::infinity()) {
+        kept_.add({logit, weights[at], static_cast<std::int32_t>(begin + at)});
       }
-      seen_[token] = 1;
-      const auto factor = static_cast<double>(options.repetition_penalty);
-      double& logit = adjusted_[token];
-      logit = logit > 0.0 ? logit / factor : logit * factor;
-      if (counts_[token] > 0) {
-        logit -= static_cast<double>(options.frequency_penalty) * counts_[token] +
-                 static_cast<double>(options.presence_penalty);
-      }
-    }
-  }
-  for (const std::span<const std::int32_t> ids : {history.prompt_ids, history.output_ids}) {
-    for (const std::int32_t id : ids) {
-      counts_[static_cast<std::size_t>(id)] = 0;
-      seen_[static_cast<std::size_t>(id)] = 0;
     }
   }
 }
 
-Status Sampler::adjust(std::span<const float> logits, const SamplingOptions& options,
-                       const TokenHistory& history) {
-  adjusted_.assign(logits.begin(), logits.end());
-  for (const auto& [token, bias] : options.logit_bias) {
-    adjusted_[static_cast<std::size_t>(token)] += static_cast<double>(bias);
+// Returns a weight that the tokens reach which top-k keeps.
+float Sampler::least_top_k_weight(const SamplingOptions& options) {
+  // Each of these is the logit of another token.
+  bounds_.clear();
+  for (const Largest& block : block_largest_) {
+    bounds_.push_back(block.value);
   }
-  if (!reads_history(options)) {
-    return {};
+  for (const AdjustedLogits::Changed& changed : adjusted_.changed()) {
+    bounds_.push_back(changed.logit);
   }
-  for (const std::span<const std::int32_t> ids : {history.prompt_ids, history.output_ids}) {
-    for (const std::int32_t id : ids) {
-      if (id < 0 || static_cast<std::size_t>(id) >= logits.size()) {
-        return invalid_argument("token " + std::to_string(id) + " is outside the vocabulary");
-      }
-    }
+  if (static_cast<std::size_t>(options.top_k) <= bounds_.size()) {
+    const auto kth = bounds_.begin() + (options.top_k - 1);
+    std::nth_element(bounds_.begin(), kth, bounds_.end(), std::greater<>());
+    return least_weight_above(weight_of(*kth, largest_, options.temperature));
   }
-  penalize(options, history);
-  return {};
+  histogram_.clear();
+  for (const float weight : weights_) {
+    histogram_.add(weight, 1);
+  }
+  const WeightRange range = histogram_.reaching(static_cast<std::uint64_t>(options.top_k));
+  return least_weight_above(std::bit_cast<float>(range.first));
 }
 
-void Sampler::drop(std::size_t token) {
-  adjusted_[token] = kDropped;
-  weights_[token] = 0.0F;
+// Collects tokens until those with the largest weights have `wanted` units together.
+void Sampler::collect_units(std::uint64_t wanted, float temperature) {
+  const int bits = unit_bits(adjusted_.size());
+  // Few tokens of most distributions have more than the first bound. Each bound is a sixteenth of
+  // the one before, until it is less than half a unit.
+  for (float least = 0x1p-6F; least > 0x1p-60F; least *= 0x1p-4F) {
+    collect(least_weight_above(least), temperature);
+    if (kept_.units(bits, least) >= wanted) {
+      return;
+    }
+  }
+  collect(0.0F, temperature);
 }
 
-void Sampler::keep_top_k(std::int32_t k) {
-  if (static_cast<std::size_t>(k) >= adjusted_.size()) {
-    return;
-  }
-  largest_ = adjusted_;
-  const auto kth = largest_.begin() + (k - 1);
-  std::nth_element(largest_.begin(), kth, largest_.end(), std::greater<>());
-  for (std::size_t i = 0; i < adjusted_.size(); ++i) {
-    if (adjusted_[i] < *kth) {  // tokens that tie with the k-th are kept
-      drop(i);
+void Sampler::filter(const SamplingOptions& options) {
+  const int bits = unit_bits(adjusted_.size());
+  if (selects(options, adjusted_.size())) {
+    collect(least_top_k_weight(options), options.temperature);
+    kept_.keep_top_k(options.top_k);
+    if (options.top_p < 1.0F) {
+      kept_.keep_top_p(wanted_units(options.top_p, kept_.units(bits, 0.0F)), bits);
     }
-  }
-}
-
-void Sampler::keep_top_p(float top_p) {
-  order_.clear();
-  for (std::size_t i = 0; i < weights_.size(); ++i) {
-    if (adjusted_[i] > kDropped) {
-      order_.push_back(static_cast<std::int32_t>(i));
+  } else if (options.top_p < 1.0F) {
+    std::uint64_t total = 0;
+    for (const std::uint64_t units : block_units_) {
+      total += units;
     }
-  }
-  const auto better = [this](std::int32_t a, std::int32_t b) {
-    const double left = adjusted_[static_cast<std::size_t>(a)];
-    const double right = adjusted_[static_cast<std::size_t>(b)];
-    return left != right ? left > right : a > b;
-  };
-  // A token is dropped if the cumulative mass from the least probable token up to and including it
-  // is at most 1 - top_p, which means that the tokens better than it already have a mass of top_p.
-  // All tokens before `kept` are better than all others and have the mass `mass`. The first token
-  // to be dropped is in [kept, end).
-  const double wanted = static_cast<double>(top_p) * sum_weights(weights_, block_sums_);
-  const auto at = [this](std::size_t i) { return order_.begin() + static_cast<std::ptrdiff_t>(i); };
-  const auto weight_at = [this](std::size_t i) {
-    return static_cast<double>(weights_[static_cast<std::size_t>(order_[i])]);
-  };
-  double mass = 0.0;
-  std::size_t kept = 0;
-  std::size_t end = order_.size();
-  while (end - kept > kSortedTokens) {
-    const std::size_t middle = kept + (end - kept) / 4;
-    std::nth_element(at(kept), at(middle), at(end), better);
-    double better_mass = 0.0;
-    for (std::size_t i = kept; i < middle; ++i) {
-      better_mass += weight_at(i);
-    }
-    if (mass + better_mass >= wanted) {
-      end = middle;
-    } else {
-      mass += better_mass;
-      kept = middle;
-    }
-  }
-  std::sort(at(kept), at(end), better);
-  while (kept < end && mass < wanted) {
-    mass += weight_at(kept++);
-  }
-  for (std::size_t i = kept; i < order_.size(); ++i) {
-    drop(static_cast<std::size_t>(order_[i]));
-  }
-}
-
-Status Sampler::weigh(std::span<const float> logits, const SamplingOptions& options,
-                      const TokenHistory& history) {
-  const bool greedy = options.temperature == 0.0F;
-  greedy_ = -1;
-  weights_.resize(logits.size());
-  block_sums_.resize((logits.size() + kWeightBlock - 1) / kWeightBlock);
-  plain_ = options.logit_bias.empty() && !reads_history(options) && (greedy || !filters(options));
-  if (plain_) {
-    const Largest largest = largest_of(logits);
-    TIDEMILL_RETURN_IF_ERROR(check_largest(largest));
-    if (greedy) {
-      greedy_ = first_equal(logits, static_cast<float>(largest.value));
-      return {};
-    }
-    softmax_weights(logits, static_cast<float>(largest.value), options.temperature, weights_);
-    (void)sum_weights(weights_, block_sums_);
-    return {};
-  }
-  TIDEMILL_RETURN_IF_ERROR(adjust(logits, options, history));
-  const Largest largest = largest_of(std::span<const double>(adjusted_));
-  TIDEMILL_RETURN_IF_ERROR(check_largest(largest));
-  if (greedy) {
-    greedy_ = first_equal(std::span<const double>(adjusted_), largest.value);
-    return {};
-  }
-  softmax_weights(adjusted_, largest.value, options.temperature, weights_);
-  if (options.top_k > 0) {
-    keep_top_k(options.top_k);
-  }
-  if (options.top_p < 1.0F) {
-    keep_top_p(options.top_p);
+    const std::uint64_t wanted = wanted_units(options.top_p, total);
+    collect_units(wanted, options.temperature);
+    kept_.keep_top_p(wanted, bits);
+  } else {
+    collect(options.min_p, options.temperature);
   }
   if (options.min_p > 0.0F) {
-    for (std::size_t i = 0; i < weights_.size(); ++i) {
-      if (weights_[i] < options.min_p) {  // the best token's weight is exactly 1
-        drop(i);
+    kept_.keep_min_p(options.min_p);
+  }
+}
+
+Result<Sampler::Kept> Sampler::weigh(std::span<const float> logits, const SamplingOptions& options,
+                                     const TokenHistory& history) {
+  TIDEMILL_RETURN_IF_ERROR(adjusted_.apply(logits, options, history));
+  const Largest largest = find_largest();
+  TIDEMILL_RETURN_IF_ERROR(check_largest(largest));
+  largest_ = largest.value;
+  if (options.temperature == 0.0F) {
+    greedy_ = first_equal(largest_);
+    return Kept::kGreedy;
+  }
+  const bool filters = options.top_k > 0 || options.top_p < 1.0F || options.min_p > 0.0F;
+  const bool counts_units = options.top_p < 1.0F && !selects(options, logits.size());
+  const int bits = unit_bits(logits.size());
+  weights_.resize(logits.size());
+  block_sums_.resize(adjusted_.num_blocks());
+  block_units_.assign(adjusted_.num_blocks(), 0);
+  loop_(adjusted_.num_blocks(), [&](std::size_t begin, std::size_t end) {
+    for (std::size_t b = begin; b < end; ++b) {
+      weigh_block(b, options.temperature);
+      const float* weights = weights_.data() + b * kWeightBlock;
+      const std::size_t size = std::min(kWeightBlock, logits.size() - b * kWeightBlock);
+      if (!filters) {
+        block_sums_[b] = kernels_->sum(weights, size);
+      } else if (counts_units) {
+        block_units_[b] = kernels_->units(weights, size, bits);
       }
     }
+  });
+  if (!filters) {
+    return Kept::kAll;
   }
-  (void)sum_weights(weights_, block_sums_);
-  return {};
+  filter(options);
+  return Kept::kFiltered;
 }
 
 Result<std::int32_t> Sampler::sample_with(std::span<const float> logits,
                                           const SamplingOptions& options,
                                           const TokenHistory& history, double uniform) {
-  TIDEMILL_RETURN_IF_ERROR(weigh(logits, options, history));
-  return greedy_ >= 0 ? greedy_ : sample_by_weight(weights_, block_sums_, uniform);
+  TIDEMILL_ASSIGN_OR_RETURN(const Kept kept, weigh(logits, options, history));
+  switch (kept) {
+    case Kept::kAll: return sample_by_weight(weights_, block_sums_, uniform);
+    case Kept::kFiltered: return kept_.sample(logits.size(), uniform);
+    default: return greedy_;
+  }
 }
 
 Result<std::int32_t> Sampler::sample(std::span<const float> logits, const SamplingOptions& options,
@@ -267,19 +285,32 @@ Result<std::int64_t> Sampler::distribution(std::span<const float> logits,
   if (probabilities.size() != logits.size()) {
     return invalid_argument("probabilities and logits must have the same size");
   }
-  TIDEMILL_RETURN_IF_ERROR(weigh(logits, options, history));
-  if (greedy_ >= 0) {
-    std::fill(probabilities.begin(), probabilities.end(), 0.0F);
+  TIDEMILL_ASSIGN_OR_RETURN(const Kept kept, weigh(logits, options, history));
+  const auto share_of = [](float weight, double total) {
+    return static_cast<float>(static_cast<double>(weight) / total);
+  };
+  std::ranges::fill(probabilities, 0.0F);
+  if (kept == Kept::kGreedy) {
     probabilities[static_cast<std::size_t>(greedy_)] = 1.0F;
     return 1;
   }
-  const double total = sum_weights(weights_, block_sums_);
-  for (std::size_t i = 0; i < weights_.size(); ++i) {
-    probabilities[i] = static_cast<float>(static_cast<double>(weights_[i]) / total);
+  if (kept == Kept::kFiltered) {
+    const double total = kept_.sum(logits.size());
+    for (const Candidate& one : kept_.tokens()) {
+      probabilities[static_cast<std::size_t>(one.token)] = share_of(one.weight, total);
+    }
+    return std::ssize(kept_.tokens());
   }
-  const auto is_kept = [](auto logit) { return static_cast<double>(logit) > kDropped; };
-  return plain_ ? std::count_if(logits.begin(), logits.end(), is_kept)
-                : std::count_if(adjusted_.begin(), adjusted_.end(), is_kept);
+  double total = 0.0;
+  for (const double block : block_sums_) {
+    total += block;
+  }
+  std::int64_t count = 0;
+  for (std::size_t i = 0; i < weights_.size(); ++i) {
+    probabilities[i] = share_of(weights_[i], total);
+    count += adjusted_.at(i) > -std::numeric_limits<double>::infinity() ? 1 : 0;
+  }
+  return count;
 }
 
 }  // namespace tidemill::engines

@@ -8,12 +8,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
 #include "base/ids.hpp"
 #include "base/result.hpp"
+#include "engines/sampling/adjusted_logits.hpp"
+#include "engines/sampling/kept_tokens.hpp"
 #include "engines/sampling/sampling_options.hpp"
+#include "engines/sampling/weight_kernels.hpp"
 
 namespace tidemill::engines {
 
@@ -30,15 +34,27 @@ namespace tidemill::engines {
 /// 3. Frequency and presence penalties over the response.
 /// 4. Temperature. At temperature 0, the first of the largest logits is chosen, and no filter acts.
 /// 5. Top-k. Tokens that tie with the k-th are kept.
-/// 6. Top-p. Of the remaining tokens, the least probable are dropped while their cumulative mass is
-///    at most 1 - top_p. Of equally probable tokens, the one with the lowest id is dropped first.
-///    The most probable token is always kept.
+/// 6. Top-p. Of the remaining tokens, the least probable are dropped while the others have a mass
+/// of
+///    at least top_p. Of equally probable tokens, the one with the lowest id is dropped first. The
+///    most probable token is always kept. Masses are counted in units (weight_kernels.hpp).
 /// 7. Min-p.
 ///
 /// Requires valid options. A token whose logit is minus infinity is never sampled.
 /// Threads: one call at a time, since the object holds scratch memory. Results do not depend on it.
 class Sampler {
 public:
+  /// Calls `body(begin, end)` for disjoint ranges that cover [0, count), possibly in parallel, and
+  /// returns when all calls are done. The result does not depend on the ranges.
+  using BlockLoop = std::function<void(
+      std::size_t count, const std::function<void(std::size_t begin, std::size_t end)>& body)>;
+
+  /// Creates a sampler that processes the blocks of a row with `kernels`, which must outlive it,
+  /// one after the other.
+  explicit Sampler(const WeightKernels& kernels = portable_weight_kernels());
+  /// Creates a sampler that processes them with `loop`.
+  Sampler(const WeightKernels& kernels, BlockLoop loop);
+
   /// Samples a token by inverting the cumulative mass of the kept tokens in token order.
   /// Errors: `kInvalidArgument` (a token of `history` is outside the vocabulary), `kInternal`
   /// naming the sample (a logit is NaN or infinity, or all are minus infinity).
@@ -63,25 +79,32 @@ public:
                                                   std::span<float> probabilities);
 
 private:
-  /// Computes `weights_` and `block_sums_`, or sets `greedy_`.
-  Status weigh(std::span<const float> logits, const SamplingOptions& options,
-               const TokenHistory& history);
-  Status adjust(std::span<const float> logits, const SamplingOptions& options,
-                const TokenHistory& history);
-  void penalize(const SamplingOptions& options, const TokenHistory& history);
-  void drop(std::size_t token);
-  void keep_top_k(std::int32_t k);
-  void keep_top_p(float top_p);
+  /// Which tokens have a weight: all in `weights_`, those in `kept_`, or only `greedy_`.
+  enum class Kept : std::uint8_t { kAll, kFiltered, kGreedy };
 
-  std::vector<double> adjusted_;      // (V) logits after bias and penalties; -inf if dropped
-  std::vector<float> weights_;        // (V) undivided softmax; 0 if dropped
-  std::vector<double> block_sums_;    // of `weights_`
-  std::vector<double> largest_;       // (V) scratch of top-k
-  std::vector<std::int32_t> order_;   // tokens, sorted as far as top-p needs
-  std::vector<std::int32_t> counts_;  // (V) occurrences in the response; 0 between calls
-  std::vector<std::uint8_t> seen_;    // (V) occurs in prompt or response; 0 between calls
-  std::int32_t greedy_ = -1;          // the chosen token at temperature 0, otherwise -1
-  bool plain_ = false;                // no bias, penalty or filter; `adjusted_` is not used
+  /// Finds the tokens that may be sampled, and their weights.
+  [[nodiscard]] Result<Kept> weigh(std::span<const float> logits, const SamplingOptions& options,
+                                   const TokenHistory& history);
+  [[nodiscard]] Largest find_largest();
+  [[nodiscard]] std::int32_t first_equal(double largest) const;
+  void weigh_block(std::size_t block, float temperature);
+  void filter(const SamplingOptions& options);
+  void collect(float least_weight, float temperature);
+  void collect_units(std::uint64_t wanted, float temperature);
+  [[nodiscard]] float least_top_k_weight(const SamplingOptions& options);
+
+  const WeightKernels* kernels_;
+  BlockLoop loop_;
+  AdjustedLogits adjusted_;
+  double largest_ = 0.0;
+  std::int32_t greedy_ = -1;
+  std::vector<Largest> block_largest_;
+  std::vector<float> weights_;              // (V) undivided softmax
+  std::vector<double> block_sums_;          // of `weights_`, unless they are filtered
+  std::vector<std::uint64_t> block_units_;  // of `weights_`, if only top-p needs them
+  std::vector<double> bounds_;              // scratch of top-k
+  WeightHistogram histogram_;
+  KeptTokens kept_;
 };
 
 }  // namespace tidemill::engines

@@ -71,35 +71,40 @@ Result<std::unique_ptr<PreparedWeight>> CpuOps::replace_weight(std::unique_ptr<P
   return panels;
 }
 
-ProductJob CpuOps::product_of(ConstMatrix x, DType dtype, std::span<const float> bias, Store store,
-                              Matrix y) {
+CpuOps::ProductRows CpuOps::product_rows(ConstMatrix x, DType dtype, std::int64_t out_features) {
+  ProductRows rows{x.data, x.stride};
+  if (dtype != DType::kF32) {
+    const bool bf16 = dtype == DType::kBF16;
+    const auto round = bf16 ? kernels_.round_to_bf16 : kernels_.round_to_int8;
+    rows.stride = bf16 ? spread_stride(x.cols, kernels_.rounded_bytes) : x.cols + x.cols / 32 * 8;
+    auto* rounded = rounded_.bytes(x.rows * rows.stride * (bf16 ? kernels_.rounded_bytes : 1));
+    team_.share(x.rows, x.cols / 2, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+      round(x, {begin, end}, rounded, rows.stride);
+    });
+    rows.x = rounded;
+  } else if (should_copy_spread(x, out_features)) {
+    rows.stride = spread_stride(x.cols, sizeof(float));
+    float* copy = rounded_.floats(x.rows * rows.stride);
+    for (std::int64_t t = 0; t < x.rows; ++t) {
+      std::copy_n(x.row(t), x.cols, copy + t * rows.stride);
+    }
+    rows.x = copy;
+  }
+  return rows;
+}
+
+ProductJob CpuOps::product_of(const ProductRows& rows, std::int64_t depth,
+                              std::span<const float> bias, Store store, Matrix y) {
   ProductJob job;
-  job.x = x.data;
-  job.x_stride = x.stride;
+  job.x = rows.x;
+  job.x_stride = rows.stride;
   job.rows = y.rows;
-  job.depth = x.cols;
+  job.depth = depth;
   job.cols = y.cols;
   job.bias = bias.empty() ? nullptr : bias.data();
   job.store = store;
   job.y = y.data;
   job.y_stride = y.stride;
-  if (dtype != DType::kF32) {
-    const bool bf16 = dtype == DType::kBF16;
-    const auto round = bf16 ? kernels_.round_to_bf16 : kernels_.round_to_int8;
-    job.x_stride = bf16 ? spread_stride(x.cols, kernels_.rounded_bytes) : x.cols + x.cols / 32 * 8;
-    auto* rounded = rounded_.bytes(x.rows * job.x_stride * (bf16 ? kernels_.rounded_bytes : 1));
-    team_.share(x.rows, x.cols / 2, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
-      round(x, {begin, end}, rounded, job.x_stride);
-    });
-    job.x = rounded;
-  } else if (should_copy_spread(x, y.cols)) {
-    job.x_stride = spread_stride(x.cols, sizeof(float));
-    float* copy = rounded_.floats(x.rows * job.x_stride);
-    for (std::int64_t t = 0; t < x.rows; ++t) {
-      std::copy_n(x.row(t), x.cols, copy + t * job.x_stride);
-    }
-    job.x = copy;
-  }
   return job;
 }
 
@@ -134,39 +139,65 @@ ProductJob rows_of(ProductJob job, std::int64_t x_bytes, std::int64_t first, std
 
 }  // namespace
 
-void CpuOps::linear(ConstMatrix x, const PreparedWeight& weight, std::span<const float> bias,
-                    Store store, Matrix y) {
-  const PanelWeight& w = own(weight);
-  check_linear(x, w.in_features(), w.out_features(), bias, y);
-  if (y.rows == 0) {
-    return;
-  }
-  if (w.dtype() == DType::kNf4) {
-    linear_nf4(x, w, bias, store, y);
-    return;
-  }
-  const Products products = products_of(kernels_, w.dtype());
+void CpuOps::multiply(const ProductJob& whole, const PanelWeight& weight) {
+  const Products products = products_of(kernels_, weight.dtype());
   const auto kernel = products.product;
-  ProductJob whole = product_of(x, w.dtype(), bias, store, y);
-  whole.panels = w.data();
-  whole.panel_stride = w.shape().panel_elements();
-  const std::int64_t panels = w.shape().num_panels();
-  const std::int64_t width = products.width(y.rows);
+  const PanelShape& shape = weight.shape();
+  const std::int64_t panels = shape.num_panels();
+  const std::int64_t width = products.width(whole.rows);
   const std::int64_t groups = (panels + width - 1) / width;
-  if (y.rows >= kRowsPerWorker * team_.size() || groups < std::int64_t{2} * team_.size()) {
-    team_.share(y.rows, x.cols * y.cols / kRate,
+  if (whole.rows >= kRowsPerWorker * team_.size() || groups < std::int64_t{2} * team_.size()) {
+    ProductJob all = whole;
+    all.panels = weight.data();
+    all.panel_stride = shape.panel_elements();
+    team_.share(whole.rows, whole.depth * whole.cols / kRate,
                 [&](std::int64_t, std::int64_t begin, std::int64_t end) {
-                  kernel(rows_of(whole, products.x_bytes, begin, end));
+                  kernel(rows_of(all, products.x_bytes, begin, end));
                 });
     return;
   }
   // For the cost estimate, reading a panel counts as much as multiplying six rows by it.
-  team_.share(groups, x.cols * (y.rows + 6) * width * kPanel / kRate,
+  team_.share(groups, whole.depth * (whole.rows + 6) * width * kPanel / kRate,
               [&](std::int64_t, std::int64_t begin, std::int64_t end) {
                 kernel(panels_of(whole, begin * width, std::min(end * width, panels),
-                                 w.data() + begin * width * w.shape().panel_bytes(),
-                                 w.shape().panel_elements()));
+                                 weight.data() + begin * width * shape.panel_bytes(),
+                                 shape.panel_elements()));
               });
+}
+
+void CpuOps::linear(ConstMatrix x, const PreparedWeight& weight, std::span<const float> bias,
+                    Store store, Matrix y) {
+  const LinearTerm term{&weight, bias, y};
+  linear_group(x, {&term, 1}, store);
+}
+
+void CpuOps::linear_group(ConstMatrix x, std::span<const LinearTerm> terms, Store store) {
+  std::int64_t max_features = 0;
+  for (const LinearTerm& term : terms) {
+    const PanelWeight& weight = own(*term.weight);
+    check_linear(x, weight.in_features(), weight.out_features(), term.bias, term.y);
+    max_features = std::max(max_features, weight.out_features());
+  }
+  if (x.rows == 0) {
+    return;
+  }
+  std::optional<DType> rounded_to;
+  ProductRows rows;
+  for (const LinearTerm& term : terms) {
+    const PanelWeight& weight = own(*term.weight);
+    const bool nf4 = weight.dtype() == DType::kNf4;
+    const DType operand = nf4 ? DType::kBF16 : weight.dtype();
+    if (rounded_to != operand) {
+      rows = product_rows(x, operand, max_features);
+      rounded_to = operand;
+    }
+    const ProductJob whole = product_of(rows, x.cols, term.bias, store, term.y);
+    if (nf4) {
+      multiply_nf4(whole, weight);
+    } else {
+      multiply(whole, weight);
+    }
+  }
 }
 
 void CpuOps::linear_backward_input(ConstMatrix dy, const PreparedWeight& weight, Store store,
@@ -184,7 +215,8 @@ void CpuOps::linear_backward_input(ConstMatrix dy, const PreparedWeight& weight,
   const bool bf16 = w.dtype() == DType::kBF16;
   const auto kernel = bf16 ? kernels_.product_bf16 : kernels_.product_f32;
   const auto transpose = products_of(kernels_, w.dtype()).transpose;
-  const ProductJob whole = product_of(dy, bf16 ? DType::kBF16 : DType::kF32, {}, store, dx);
+  const ProductRows rows = product_rows(dy, bf16 ? DType::kBF16 : DType::kF32, dx.cols);
+  const ProductJob whole = product_of(rows, dy.cols, {}, store, dx);
   const std::int64_t panels = panels_for(dx.cols);
   const std::int64_t transposed_elements = w.shape().num_panels() * kPanel * kPanel;
   const std::int64_t transposed_bytes = transposed_elements * (bf16 ? 2 : 4);

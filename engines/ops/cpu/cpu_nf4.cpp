@@ -24,18 +24,16 @@ ExpandJob expand_job(const PanelWeight& weight) {
 
 }  // namespace
 
-void CpuOps::linear_nf4(ConstMatrix x, const PanelWeight& weight, std::span<const float> bias,
-                        Store store, Matrix y) {
-  const ProductJob whole = product_of(x, DType::kBF16, bias, store, y);
+void CpuOps::multiply_nf4(const ProductJob& whole, const PanelWeight& weight) {
   const std::int64_t panels = weight.shape().num_panels();
-  const std::int64_t elements = x.cols * kPanel;
+  const std::int64_t elements = whole.depth * kPanel;
   const std::int64_t width = panels_made_at_once(2 * elements);
   const std::int64_t groups = (panels + width - 1) / width;
-  team_.share(groups, x.cols * (y.rows + kExpandRows) * width * kPanel / kRate,
+  team_.share(groups, whole.depth * (whole.rows + kExpandRows) * width * kPanel / kRate,
               [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
                 std::byte* expanded = team_.scratch(part).bytes(width * elements * 2);
                 ExpandJob expand = expand_job(weight);
-                expand.num_rows = x.cols;
+                expand.num_rows = whole.depth;
                 expand.out = reinterpret_cast<std::uint16_t*>(expanded);
                 for (std::int64_t group = begin; group < end; ++group) {
                   const std::int64_t first = group * width;
@@ -50,7 +48,8 @@ void CpuOps::linear_nf4(ConstMatrix x, const PanelWeight& weight, std::span<cons
 
 void CpuOps::linear_backward_input_nf4(ConstMatrix dy, const PanelWeight& weight, Store store,
                                        Matrix dx) {
-  const ProductJob whole = product_of(dy, DType::kBF16, {}, store, dx);
+  const ProductJob whole =
+      product_of(product_rows(dy, DType::kBF16, dx.cols), dy.cols, {}, store, dx);
   const std::int64_t panels = panels_for(dx.cols);
   const std::int64_t elements = weight.shape().num_panels() * kPanel * kPanel;
   const std::int64_t width = panels_made_at_once(2 * elements);

@@ -36,6 +36,7 @@ public:
       WeightUse use) override;
   void linear(ConstMatrix x, const PreparedWeight& weight, std::span<const float> bias, Store store,
               Matrix y) override;
+  void linear_group(ConstMatrix x, std::span<const LinearTerm> terms, Store store) override;
   void linear_backward_input(ConstMatrix dy, const PreparedWeight& weight, Store store,
                              Matrix dx) override;
   void add_low_rank(ConstMatrix x, std::span<const LowRankTerm> terms, Matrix y) override;
@@ -77,19 +78,34 @@ public:
   void log_softmax_backward(Matrix logits, std::span<const std::int32_t> targets,
                             float inv_temperature, std::span<const float> dlogprobs,
                             std::span<const float> dentropies) override;
+  [[nodiscard]] const WeightKernels& weight_kernels() const noexcept override {
+    return kernels_.weights;
+  }
 
   /// Returns the allocator of prepared weights, for tests of memory estimates.
   [[nodiscard]] const WeightMemory& weight_memory() const noexcept { return weight_memory_; }
 
 private:
-  // `linear` and `linear_backward_input` for weights in NF4; see cpu_nf4.cpp.
-  void linear_nf4(ConstMatrix x, const PanelWeight& weight, std::span<const float> bias,
-                  Store store, Matrix y);
+  // The rows of x as the product kernels read them: x itself, or a copy in `rounded_`.
+  struct ProductRows {
+    const void* x = nullptr;
+    std::int64_t stride = 0;  // as `ProductJob::x_stride`
+  };
+
+  // Copies or rounds x if kernels for weights of type `dtype` need that. `out_features` is that of
+  // the largest weight.
+  [[nodiscard]] ProductRows product_rows(ConstMatrix x, DType dtype, std::int64_t out_features);
+  // Returns a job for all rows of x and y without its panels.
+  [[nodiscard]] static ProductJob product_of(const ProductRows& rows, std::int64_t depth,
+                                             std::span<const float> bias, Store store, Matrix y);
+  // Multiplies all rows of `whole` by the weight.
+  void multiply(const ProductJob& whole, const PanelWeight& weight);
+  // `multiply` and `linear_backward_input` for weights in NF4; see cpu_nf4.cpp.
+  void multiply_nf4(const ProductJob& whole, const PanelWeight& weight);
   void linear_backward_input_nf4(ConstMatrix dy, const PanelWeight& weight, Store store, Matrix dx);
-  // Returns a job for all rows of x and y without its panels. Copies or rounds x if kernels for
-  // weights of type `dtype` need that.
-  [[nodiscard]] ProductJob product_of(ConstMatrix x, DType dtype, std::span<const float> bias,
-                                      Store store, Matrix y);
+  // Computes the log-probability of `target` in the only row of `logits`, and the row's entropy.
+  void log_softmax_row(ConstMatrix logits, std::int32_t target, float inv_temperature,
+                       float& logprob, float& entropy);
   // Adds the product of one term to all rows of y.
   void add_one_low_rank(ConstMatrix x, const LowRankTerm& term, Matrix y);
   // Computes out (a.cols, b.cols) += a^T b, where `a` has few columns.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Row-wise operations and token losses of the CPU backend.
 #include <algorithm>
+#include <cmath>
 
 #include "base/check.hpp"
 #include "engines/ops/cpu/cpu_ops.hpp"
@@ -160,15 +161,59 @@ void CpuOps::scale_columns_backward(ConstMatrix dout, ConstMatrix x, std::span<f
               });
 }
 
+// Workers divide the blocks of the row. Their sums are added in the order of the kernel.
+void CpuOps::log_softmax_row(ConstMatrix logits, std::int32_t target, float inv_temperature,
+                             float& logprob, float& entropy) {
+  const float* row = logits.row(0);
+  const std::int64_t blocks = (logits.cols + kSoftmaxBlock - 1) / kSoftmaxBlock;
+  float* tops = rounded_.floats(3 * blocks);
+  float* sums = tops + blocks;
+  float* products = sums + blocks;
+  team_.share(blocks, kSoftmaxBlock / 4, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t b = begin; b < end; ++b) {
+      const std::int64_t first = b * kSoftmaxBlock;
+      tops[b] = kernels_.log_softmax_top(row, {first, std::min(first + kSoftmaxBlock, logits.cols)},
+                                         inv_temperature);
+    }
+  });
+  const float top = *std::max_element(tops, tops + blocks);
+  team_.share(blocks, 2 * kSoftmaxBlock, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+    kernels_.log_softmax_sums(row, logits.cols, inv_temperature, top, {begin, end}, sums, products);
+  });
+  double sum = 0.0;
+  double weighted = 0.0;
+  for (std::int64_t b = 0; b < blocks; ++b) {
+    sum += double{sums[b]};
+    weighted += double{products[b]};
+  }
+  const double log_sum = std::log(sum);
+  const float z = row[target] * inv_temperature;
+  logprob = static_cast<float>(double{z} - double{top} - log_sum);
+  entropy = static_cast<float>(log_sum - weighted / sum);
+}
+
 void CpuOps::log_softmax_gather(ConstMatrix logits, std::span<const std::int32_t> targets,
                                 float inv_temperature, std::span<float> logprobs,
                                 std::span<float> entropies) {
   check_log_softmax_gather(logits, targets, logprobs, entropies);
-  team_.share(logits.rows, 2 * logits.cols,
-              [&](std::int64_t, std::int64_t begin, std::int64_t end) {
-                kernels_.log_softmax_gather(logits, targets.data(), inv_temperature, {begin, end},
-                                            logprobs.data(), data_or_null(entropies));
-              });
+  // Rows that are left when each worker has the same number of rows are divided one by one.
+  const std::int64_t whole = logits.rows / team_.size() * team_.size();
+  team_.share(whole, 2 * logits.cols, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+    kernels_.log_softmax_gather(logits, targets.data(), inv_temperature, {begin, end},
+                                logprobs.data(), data_or_null(entropies));
+  });
+  for (std::int64_t t = whole; t < logits.rows; ++t) {
+    const auto i = static_cast<std::size_t>(t);
+    float logprob = 0.0F;
+    float entropy = 0.0F;
+    if (targets[i] >= 0) {
+      log_softmax_row(logits.slice_rows(t, 1), targets[i], inv_temperature, logprob, entropy);
+    }
+    logprobs[i] = logprob;
+    if (!entropies.empty()) {
+      entropies[i] = entropy;
+    }
+  }
 }
 
 void CpuOps::log_softmax_backward(Matrix logits, std::span<const std::int32_t> targets,

@@ -18,6 +18,7 @@ void add_weight_gradient_kernels(KernelTable& table) noexcept;
 void add_optimizer_kernels(KernelTable& table) noexcept;
 void add_row_kernels(KernelTable& table) noexcept;
 void add_loss_kernels(KernelTable& table) noexcept;
+void add_sampling_kernels(KernelTable& table) noexcept;
 void add_attention_kernels(KernelTable& table) noexcept;
 void add_attention_backward_kernels(KernelTable& table) noexcept;
 

@@ -34,6 +34,7 @@ KernelTable make_table() noexcept {
   add_optimizer_kernels(table);
   add_row_kernels(table);
   add_loss_kernels(table);
+  add_sampling_kernels(table);
   add_attention_kernels(table);
   add_attention_backward_kernels(table);
   return table;

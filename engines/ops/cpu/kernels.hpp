@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "engines/ops/host/host_ops.hpp"
+#include "engines/sampling/weight_kernels.hpp"
 
 namespace tidemill::engines::cpu {
 
@@ -16,6 +17,7 @@ namespace tidemill::engines::cpu {
 using host::ConstMatrix;
 using host::KvGradient;
 using host::KvLayer;
+using host::LinearTerm;
 using host::LowRankTerm;
 using host::Matrix;
 using host::RopeTables;
@@ -248,6 +250,10 @@ struct RowRange {
   std::int64_t end = 0;
 };
 
+/// Columns of a log-softmax that are summed in float lanes before the sum is added to a double.
+/// This keeps the error of a row of any length near one rounding.
+inline constexpr std::int64_t kSoftmaxBlock = 1024;
+
 /// Holds the kernels of one instruction set.
 /// Threads: concurrent calls on disjoint results are safe.
 struct KernelTable {
@@ -325,6 +331,15 @@ struct KernelTable {
   void (*log_softmax_backward)(Matrix logits, const std::int32_t* targets, float inv_temperature,
                                const float* dlogprobs, const float* dentropies,
                                RowRange rows) = nullptr;
+  /// Do the parts of `log_softmax_gather` for one row that workers divide. `log_softmax_top`
+  /// returns the largest of logits * inv_temperature in some columns. `log_softmax_sums` stores for
+  /// each of some blocks of `kSoftmaxBlock` columns the sum of exp(z - top), and of
+  /// exp(z - top) (z - top).
+  float (*log_softmax_top)(const float* row, RowRange columns, float inv_temperature) = nullptr;
+  void (*log_softmax_sums)(const float* row, std::int64_t cols, float inv_temperature, float top,
+                           RowRange blocks, float* sums, float* products) = nullptr;
+
+  WeightKernels weights;
 
   /// Return the scratch memory that the attention kernels need for a job. Units: floats.
   std::int64_t (*attention_scratch)(const AttentionJob& job) = nullptr;

@@ -11,10 +11,6 @@
 namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
 namespace {
 
-// Columns that are summed in float lanes before the sum is added to a double. This keeps the error
-// of a row of any length near one rounding.
-constexpr std::int64_t kSumBlock = 64 * kLanes;
-
 struct Distribution {
   float top = 0.0F;      // the largest scaled logit
   double log_sum = 0.0;  // of exp(z - top)
@@ -25,36 +21,75 @@ Vec scaled_logits(const float* row, std::int64_t count, const Vec& inv_temperatu
   return load_some(row, count) * inv_temperature;
 }
 
-Distribution distribution(const float* row, std::int64_t size, float inv_temperature) {
+// Returns the bits of `exponential` for x <= 0 and for NaN, in fewer operations.
+inline Vec nonpositive_exponential(const Vec& x) {
+  const ExponentialParts parts = exponential_parts(x);
+  const Vec scaled = each_part([&](int i) {
+    const auto exponent = reinterpret_cast<WordRegister>(parts.shifted.part[i]) << 23U;
+    return reinterpret_cast<Register>(reinterpret_cast<WordRegister>(parts.power.part[i]) +
+                                      exponent);
+  });
+  return select(x != x, x, select(x < broadcast(-87.3F), broadcast(0.0F), scaled));
+}
+
+// Flattened, like the function below it, because the calls for the last lanes would otherwise keep
+// GCC from inlining those of the loop.
+[[gnu::flatten]] float log_softmax_top(const float* row, RowRange columns, float inv_temperature) {
   const Vec inverse = broadcast(inv_temperature);
   const Vec lowest = broadcast(-__builtin_inff());
   Vec tops = lowest;
-  for (std::int64_t j = 0; j < size; j += kLanes) {
-    const Vec z = scaled_logits(row + j, size - j, inverse);
-    tops = maximum(tops, size - j < kLanes ? select(lanes_between(0, size - j - 1), z, lowest) : z);
+  std::int64_t j = columns.first;
+  for (; j + kLanes <= columns.end; j += kLanes) {
+    tops = maximum(tops, load(row + j) * inverse);
   }
-  Distribution out;
-  out.top = max_lane(tops);
-  const Vec top = broadcast(out.top);
+  if (j < columns.end) {
+    const Vec z = scaled_logits(row + j, columns.end - j, inverse);
+    tops = maximum(tops, select(lanes_between(0, columns.end - j - 1), z, lowest));
+  }
+  return max_lane(tops);
+}
+
+[[gnu::flatten]] void log_softmax_sums(const float* row, std::int64_t cols, float inv_temperature,
+                                       float largest, RowRange blocks, float* block_sums,
+                                       float* block_products) {
+  const Vec inverse = broadcast(inv_temperature);
+  const Vec top = broadcast(largest);
   const Vec zero = broadcast(0.0F);
-  double sum = 0.0;
-  double weighted = 0.0;  // of p~ (z - top), where p~ = exp(z - top)
-  for (std::int64_t block = 0; block < size; block += kSumBlock) {
-    const std::int64_t end = block + kSumBlock < size ? block + kSumBlock : size;
+  for (std::int64_t block = blocks.first; block < blocks.end; ++block) {
+    std::int64_t j = block * kSoftmaxBlock;
+    const std::int64_t end = j + kSoftmaxBlock < cols ? j + kSoftmaxBlock : cols;
     Vec sums = zero;
     Vec products = zero;
-    for (std::int64_t j = block; j < end; j += kLanes) {
-      const Vec below = scaled_logits(row + j, size - j, inverse) - top;
-      Vec p = exponential(below);
-      if (size - j < kLanes) {
-        p = select(lanes_between(0, size - j - 1), p, zero);
-      }
+    // Where p is 0 the product is 0 too, even for a logit of -infinity.
+    for (; j + kLanes <= end; j += kLanes) {
+      const Vec below = load(row + j) * inverse - top;
+      const Vec p = nonpositive_exponential(below);
       sums = sums + p;
-      // Where p~ is 0 the product is 0 too, even for a logit of -infinity.
       products = products + select(p != zero, p * below, zero);
     }
-    sum += double{sum_lanes(sums)};
-    weighted += double{sum_lanes(products)};
+    if (j < end) {
+      const Vec below = scaled_logits(row + j, end - j, inverse) - top;
+      const Vec p = select(lanes_between(0, end - j - 1), nonpositive_exponential(below), zero);
+      sums = sums + p;
+      products = products + select(p != zero, p * below, zero);
+    }
+    block_sums[block] = sum_lanes(sums);
+    block_products[block] = sum_lanes(products);
+  }
+}
+
+Distribution distribution(const float* row, std::int64_t size, float inv_temperature) {
+  Distribution out;
+  out.top = log_softmax_top(row, {0, size}, inv_temperature);
+  double sum = 0.0;
+  double weighted = 0.0;  // of p~ (z - top), where p~ = exp(z - top)
+  for (std::int64_t begin = 0; begin < size; begin += kSoftmaxBlock) {
+    float block_sum = 0.0F;
+    float block_product = 0.0F;
+    log_softmax_sums(row + begin, size - begin, inv_temperature, out.top, {0, 1}, &block_sum,
+                     &block_product);
+    sum += double{block_sum};
+    weighted += double{block_product};
   }
   out.log_sum = ::log(sum);
   out.entropy = out.log_sum - weighted / sum;
@@ -116,6 +151,8 @@ void log_softmax_backward(Matrix logits, const std::int32_t* targets, float inv_
 void add_loss_kernels(KernelTable& table) noexcept {
   table.log_softmax_gather = log_softmax_gather;
   table.log_softmax_backward = log_softmax_backward;
+  table.log_softmax_top = log_softmax_top;
+  table.log_softmax_sums = log_softmax_sums;
 }
 
 }  // namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA

@@ -217,9 +217,16 @@ inline Mask operator<(const Vec& a, const Vec& b) {
 inline Mask operator!=(const Vec& a, const Vec& b) {
   return {_mm512_cmp_ps_mask(native(a), native(b), _CMP_NEQ_UQ)};
 }
+inline Mask operator|(const Mask& a, const Mask& b) {
+  return {static_cast<__mmask16>(a.bits | b.bits)};
+}
 /// Returns whether any lane is set.
 inline bool any(const Mask& mask) {
   return mask.bits != 0;
+}
+/// Returns a number whose bit i says whether lane i is set.
+inline std::uint32_t lane_bits(const Mask& mask) {
+  return mask.bits;
 }
 /// Returns the mask of lanes [first, last].
 inline Mask lanes_between(std::int64_t first, std::int64_t last) {
@@ -261,6 +268,25 @@ inline Mask operator<(const Vec& a, const Vec& b) {
 }
 inline Mask operator!=(const Vec& a, const Vec& b) {
   return each_mask([&](int i) { return a.part[i] != b.part[i]; });
+}
+inline Mask operator|(const Mask& a, const Mask& b) {
+  return each_mask([&](int i) { return a.part[i] | b.part[i]; });
+}
+/// Returns a number whose bit i says whether lane i is set.
+inline std::uint32_t lane_bits(const Mask& mask) {
+#if defined(__AVX2__) && defined(__FMA__)
+  const int low = _mm256_movemask_ps(reinterpret_cast<__m256>(mask.part[0]));
+  const int high = _mm256_movemask_ps(reinterpret_cast<__m256>(mask.part[1]));
+  return static_cast<std::uint32_t>(low) | static_cast<std::uint32_t>(high) << 8U;
+#else
+  std::uint32_t bits = 0;
+  for (int i = 0; i < kLanes; ++i) {
+    const auto lane =
+        static_cast<std::uint32_t>(mask.part[i / kRegisterFloats][i % kRegisterFloats]);
+    bits |= (lane & 1U) << static_cast<std::uint32_t>(i);
+  }
+  return bits;
+#endif
 }
 /// Returns whether any lane is set.
 inline bool any(const Mask& mask) {

@@ -93,7 +93,13 @@ public:
       : ops_(std::move(ops)),
         memory_(std::move(memory)),
         execution_(execution),
-        samplers_(static_cast<std::size_t>(ops_->max_parts())) {
+        samplers_(static_cast<std::size_t>(ops_->max_parts()), Sampler(ops_->weight_kernels())),
+        wide_sampler_(ops_->weight_kernels(), [this](std::size_t count, const auto& body) {
+          ops_->share(static_cast<std::int64_t>(count), 2 * std::int64_t{kWeightBlock},
+                      [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+                        body(static_cast<std::size_t>(begin), static_cast<std::size_t>(end));
+                      });
+        }) {
     memory_->hold_freed(execution == Execution::kDeferred);
   }
 
@@ -228,6 +234,18 @@ public:
               engines::Matrix y) override {
     run([this, x, &weight, bias, store, y] {
       ops_->linear(in(x), weight, in(bias), store, out(y));
+    });
+  }
+
+  void linear_group(engines::ConstMatrix x, std::span<const engines::LinearTerm> terms,
+                    Store store) override {
+    run([this, x, terms = std::vector(terms.begin(), terms.end()), store] {
+      std::vector<LinearTerm> host_terms;
+      host_terms.reserve(terms.size());
+      for (const engines::LinearTerm& term : terms) {
+        host_terms.push_back({term.weight, in(term.bias), out(term.y)});
+      }
+      ops_->linear_group(in(x), host_terms, store);
     });
   }
 
@@ -424,7 +442,10 @@ public:
     TIDEMILL_RETURN_IF_ERROR(synchronize());
     const ConstMatrix rows = in(logits);
     std::vector<SampleOutcome> outcomes(requests.size());
-    ops_->share(std::ssize(requests), 8 * rows.cols,
+    // Workers divide the requests. Those that are left when each worker has the same number are
+    // processed one by one, and workers divide the row.
+    const auto whole = requests.size() / samplers_.size() * samplers_.size();
+    ops_->share(static_cast<std::int64_t>(whole), 4 * rows.cols,
                 [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
                   Sampler& sampler = samplers_[static_cast<std::size_t>(part)];
                   for (std::int64_t i = begin; i < end; ++i) {
@@ -432,6 +453,9 @@ public:
                     sample_row(rows, requests[at], sampler, outcomes[at]);
                   }
                 });
+    for (std::size_t i = whole; i < requests.size(); ++i) {
+      sample_row(rows, requests[i], wide_sampler_, outcomes[i]);
+    }
     add_logprobs(rows, requests, outcomes);
     return outcomes;
   }
@@ -545,8 +569,8 @@ private:
     }
   }
 
-  // Adds the log-probabilities of the sampled tokens. Consecutive rows of the same temperature are
-  // scored together.
+  // Adds the log-probabilities of the sampled tokens and the entropies. Consecutive rows of the
+  // same temperature are scored together.
   void add_logprobs(ConstMatrix logits, std::span<const SampleRequest> requests,
                     std::span<SampleOutcome> outcomes) {
     const auto inverse_of = [&](std::size_t i) {
@@ -562,10 +586,12 @@ private:
         targets.push_back(outcomes[end].token);
       }
       std::vector<float> logprobs(targets.size());
+      std::vector<float> entropies(targets.size());
       ops_->log_softmax_gather(logits.slice_rows(requests[first].row, std::ssize(targets)), targets,
-                               inverse, logprobs, {});
+                               inverse, logprobs, entropies);
       for (std::size_t i = 0; i < targets.size(); ++i) {
         outcomes[first + i].logprob = logprobs[i];
+        outcomes[first + i].entropy = requests[first + i].wants_entropy ? entropies[i] : 0.0F;
       }
     }
   }
@@ -576,6 +602,7 @@ private:
   std::vector<std::function<void()>> pending_;
   std::vector<std::unique_ptr<PreparedPass>> passes_;  // replaced, but in use by `pending_`
   std::vector<Sampler> samplers_;                      // by part of a loop
+  Sampler wide_sampler_;                               // divides a row among the workers
 };
 
 }  // namespace

@@ -18,8 +18,16 @@
 #include "engines/ops/host/host_matrix.hpp"
 #include "engines/ops/op_types.hpp"
 #include "engines/optimizer/adamw.hpp"
+#include "engines/sampling/weight_kernels.hpp"
 
 namespace tidemill::engines::host {
+
+/// One of several linear layers with the same input.
+struct LinearTerm {
+  const PreparedWeight* weight = nullptr;  // (O, I)
+  std::span<const float> bias;             // (O), or empty
+  Matrix y;                                // (T, O)
+};
 
 /// Describes a low-rank product on consecutive rows of a batch: scale * (B (A x) + c). A and B are
 /// prepared in f32.
@@ -89,6 +97,13 @@ public:
   /// Computes y (T, O) = or += x (T, I) W^T + bias (O).
   virtual void linear(ConstMatrix x, const PreparedWeight& weight, std::span<const float> bias,
                       Store store, Matrix y) = 0;
+
+  /// Computes y = or += x (T, I) W^T + bias for each of `terms`, with the bits of `linear`.
+  virtual void linear_group(ConstMatrix x, std::span<const LinearTerm> terms, Store store) {
+    for (const LinearTerm& term : terms) {
+      linear(x, *term.weight, term.bias, store, term.y);
+    }
+  }
 
   /// Computes dx (T, I) = or += dy (T, O) W. Requires a weight prepared for backward.
   virtual void linear_backward_input(ConstMatrix dy, const PreparedWeight& weight, Store store,
@@ -195,6 +210,13 @@ public:
   virtual void log_softmax_backward(Matrix logits, std::span<const std::int32_t> targets,
                                     float inv_temperature, std::span<const float> dlogprobs,
                                     std::span<const float> dentropies) = 0;
+
+  // -- sampling --------------------------------------------------------------------------------
+
+  /// Returns the loops over blocks of weights. They compute the bits of the portable ones.
+  [[nodiscard]] virtual const WeightKernels& weight_kernels() const noexcept {
+    return portable_weight_kernels();
+  }
 };
 
 }  // namespace tidemill::engines::host

@@ -133,6 +133,16 @@ public:
     record(linear_name("linear", weight), linear_cost(x, weight, y),
            [&] { ops_->linear(x, weight, bias, store, y); });
   }
+  void linear_group(ConstMatrix x, std::span<const LinearTerm> terms, Store store) override {
+    std::string name = "linear " + std::to_string(x.cols) + " x ";
+    Cost cost;
+    for (std::size_t i = 0; i < terms.size(); ++i) {
+      const Cost one = linear_cost(x, *terms[i].weight, terms[i].y);
+      name += (i == 0 ? "" : "+") + std::to_string(terms[i].weight->out_features());
+      cost = {cost.flops + one.flops, cost.bytes + one.bytes, one.operands};
+    }
+    record(name, cost, [&] { ops_->linear_group(x, terms, store); });
+  }
   void add_low_rank(ConstMatrix x, std::span<const LowRankTerm> terms, Matrix y) override {
     const std::string name = "low rank " + std::to_string(x.cols) + " x " + std::to_string(y.cols);
     record(name, low_rank_cost(terms, x, y), [&] { ops_->add_low_rank(x, terms, y); });

@@ -191,8 +191,26 @@ TEST_P(DeviceOpsTest, TablesAndWeightsAreMadeFromDeviceMemory) {
   EXPECT_EQ(y.read(), (Floats{12.0390625F, -34.0F}));
 }
 
-// Tokens are those of the sampler, and log-probabilities those of `log_softmax_gather`, whatever
-// else is sampled in the same call. One request that fails leaves the others alone.
+TEST_P(DeviceOpsTest, AGroupOfLinearLayersIsTheLayersOneByOne) {
+  const Floats values = counted(6);
+  const DeviceValues parameters(*ops_, 2, 3, values);
+  const auto weight =
+      ops_->replace_weight(nullptr, parameters.matrix(), DType::kBF16, WeightUse::kForward).value();
+  const DeviceValues x(*ops_, 1, 3, Floats{1.0F, -2.0F, 3.0F});
+  const DeviceValues bias(*ops_, Floats{100.0F, 200.0F});
+  const DeviceValues with_bias(*ops_, 1, 2);
+  const DeviceValues without(*ops_, 1, 2);
+  const std::vector<LinearTerm> terms = {{weight.get(), bias.vector(), with_bias.matrix()},
+                                         {weight.get(), {}, without.matrix()}};
+  ops_->linear_group(x.matrix(), terms, Store::kOverwrite);
+  EXPECT_EQ(without.read(), (Floats{5.0F, 11.0F}));
+  ops_->linear_group(x.matrix(), std::span(terms).first(1), Store::kAdd);
+  EXPECT_EQ(with_bias.read(), (Floats{210.0F, 422.0F}));
+}
+
+// Tokens are those of the sampler; log-probabilities and entropies are those of
+// `log_softmax_gather`, whatever else is sampled in the same call. One request that fails leaves
+// the others alone.
 TEST_P(DeviceOpsTest, SamplesAsTheSamplerDoes) {
   constexpr std::int64_t kRows = 6;
   constexpr std::int64_t kVocabulary = 700;
@@ -217,11 +235,13 @@ TEST_P(DeviceOpsTest, SamplesAsTheSamplerDoes) {
                         {7, SampleId{static_cast<std::uint64_t>(row)}, 2}});
   }
   requests.erase(requests.begin());  // not every row is sampled
+  requests[3].wants_entropy = true;
   const std::vector<SampleOutcome> outcomes = ops_->sample(logits.matrix(), requests).value();
   ASSERT_EQ(outcomes.size(), requests.size());
   Sampler sampler;
   DeviceLists lists(*ops_);
   const DeviceValues logprob(*ops_, 1, 1);
+  const DeviceValues entropy(*ops_, 1, 1);
   for (std::size_t i = 0; i < requests.size(); ++i) {
     const SampleRequest& request = requests[i];
     const auto row =
@@ -235,10 +255,11 @@ TEST_P(DeviceOpsTest, SamplesAsTheSamplerDoes) {
     EXPECT_EQ(outcomes[i].error, "");
     EXPECT_EQ(outcomes[i].token, token.value()) << request.row;
     const float temperature = request.options->temperature;
-    ops_->log_softmax_gather(logits.matrix().slice_rows(request.row, 1),
-                             lists.indices({&outcomes[i].token, 1}),
-                             temperature == 0.0F ? 1.0F : 1.0F / temperature, logprob.vector(), {});
+    ops_->log_softmax_gather(
+        logits.matrix().slice_rows(request.row, 1), lists.indices({&outcomes[i].token, 1}),
+        temperature == 0.0F ? 1.0F : 1.0F / temperature, logprob.vector(), entropy.vector());
     EXPECT_EQ(outcomes[i].logprob, logprob.read()[0]) << request.row;
+    EXPECT_EQ(outcomes[i].entropy, request.wants_entropy ? entropy.read()[0] : 0.0F) << request.row;
   }
 }
 

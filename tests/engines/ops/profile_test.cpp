@@ -67,6 +67,29 @@ TEST(ProfiledOps, GiveTheSameBitsAndCountMultiplyAdds) {
   EXPECT_DOUBLE_EQ(profile.seconds(), seconds);
 }
 
+// A group counts as the sum of its layers.
+TEST(ProfiledOps, AGroupOfLinearLayersIsOneOperation) {
+  Workers workers(1);
+  OpProfile profile;
+  const std::unique_ptr<engines::Ops> ops =
+      make_profiled_ops(make_cpu_ops(workers).value(), profile);
+  const Rows values = Rows::random(kOut, kIn, 1);
+  const auto wide =
+      ops->prepare_weight(f32_weight(values), DType::kF32, WeightUse::kForward).value();
+  const auto narrow = ops->prepare_weight({values.view().data, DType::kF32, 8, kIn}, DType::kF32,
+                                          WeightUse::kForward)
+                          .value();
+  const DeviceValues x(*ops, kRows, kIn);
+  const DeviceValues first(*ops, kRows, kOut);
+  const DeviceValues second(*ops, kRows, 8);
+  const std::vector<engines::LinearTerm> terms = {{wide.get(), {}, first.matrix()},
+                                                  {narrow.get(), {}, second.matrix()}};
+  ops->linear_group(x.matrix(), terms, Store::kOverwrite);
+  const OpRecord& record = profile.records.at("linear 24 x 40+8");
+  EXPECT_EQ(record.calls, 1);
+  EXPECT_DOUBLE_EQ(record.flops, 2.0 * kRows * kIn * (kOut + 8));
+}
+
 // Runs attention of one sequence on zeros, forward and backward.
 void run_attention(engines::Ops& ops, const AttentionShape& shape, std::int64_t tokens) {
   const std::int64_t cols = shape.num_heads * shape.head_dim;

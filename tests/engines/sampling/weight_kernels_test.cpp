@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engines/sampling/softmax_weights.hpp"
+#include "engines/sampling/weight_kernels.hpp"
 
 #include <cmath>
 #include <limits>
@@ -32,35 +32,37 @@ TEST(ExpNonpositive, IsExactAtTheEndsAndPropagatesNan) {
   EXPECT_TRUE(std::isnan(exp_nonpositive(std::numeric_limits<float>::quiet_NaN())));
 }
 
-TEST(SoftmaxWeights, ADoubleHoldingAFloatGivesTheSameBits) {
+// The kernels compute the difference in single precision if the largest logit is a float.
+TEST(WeightKernels, ADifferenceOfFloatsRoundsToTheSameFloatInBothPrecisions) {
   RandomStream random(2);
-  std::vector<float> narrow(5000);
-  for (float& logit : narrow) {  // magnitudes from 1e-6 to 1e6, so that the subtraction rounds
+  std::vector<float> logits(5000);
+  for (float& logit : logits) {  // magnitudes from 1e-6 to 1e6, so that the subtraction rounds
     logit = static_cast<float>(random.normal() * std::pow(10.0, 12.0 * random.uniform() - 6.0));
   }
-  const std::vector<double> wide(narrow.begin(), narrow.end());
-  const Largest largest = largest_of(narrow);
-  EXPECT_EQ(largest.value, largest_of(wide).value);
-  std::vector<float> from_narrow(narrow.size());
-  std::vector<float> from_wide(narrow.size());
-  for (const float temperature : {0.1F, 0.7F, 1.0F, 1e6F}) {
-    softmax_weights(narrow, static_cast<float>(largest.value), temperature, from_narrow);
-    softmax_weights(wide, largest.value, temperature, from_wide);
-    EXPECT_EQ(from_narrow, from_wide);
+  for (std::size_t i = 1; i < logits.size(); ++i) {
+    EXPECT_EQ(logits[i] - logits[i - 1], static_cast<float>(static_cast<double>(logits[i]) -
+                                                            static_cast<double>(logits[i - 1])));
   }
 }
 
-TEST(LargestOf, FindsTheLargestAtAnyPositionAndReportsNan) {
-  for (const std::size_t size : {1UL, 15UL, 16UL, 17UL, 100UL}) {
-    for (std::size_t at = 0; at < size; ++at) {
-      std::vector<float> values(size, -1.0F);
-      values[at] = 2.0F;
-      EXPECT_EQ(largest_of(values).value, 2.0);
-      EXPECT_FALSE(largest_of(values).has_nan);
-      values[at] = std::numeric_limits<float>::quiet_NaN();
-      EXPECT_TRUE(largest_of(values).has_nan);
+TEST(WeightUnits, RoundToTheNearestUnitAndHaveRoomForTheVocabulary) {
+  EXPECT_EQ(unit_bits(151936), 44);
+  EXPECT_EQ(unit_bits(1), 51);
+  for (const std::size_t vocabulary : {1UL, 2UL, 1000UL, 151936UL, 1UL << 20U, (1UL << 31U) - 1}) {
+    const int bits = unit_bits(vocabulary);
+    EXPECT_LE(static_cast<double>(vocabulary) * std::ldexp(1.0, bits), 0x1p62);
+    EXPECT_EQ(weight_units(1.0F, bits), std::uint64_t{1} << static_cast<unsigned>(bits));
+    EXPECT_EQ(weight_units(0.0F, bits), 0U);
+    RandomStream random(vocabulary);
+    for (int i = 0; i < 1000; ++i) {
+      const auto weight = static_cast<float>(std::exp(-60.0 * random.uniform()));
+      EXPECT_EQ(
+          weight_units(weight, bits),
+          static_cast<std::uint64_t>(std::llrint(std::ldexp(static_cast<double>(weight), bits))));
     }
   }
+  EXPECT_EQ(weight_units(std::ldexp(0.5F, -44), 44), 0U) << "ties to even";
+  EXPECT_EQ(weight_units(std::ldexp(1.5F, -44), 44), 2U);
 }
 
 TEST(SampleByWeight, InvertsTheCumulativeMassAcrossBlocks) {
@@ -68,8 +70,7 @@ TEST(SampleByWeight, InvertsTheCumulativeMassAcrossBlocks) {
   weights[5] = 1.0F;
   weights[kWeightBlock + 7] = 2.0F;
   weights[2 * kWeightBlock + 9] = 1.0F;
-  std::vector<double> sums(3);
-  EXPECT_EQ(sum_weights(weights, sums), 4.0);
+  const std::vector<double> sums = {1.0, 2.0, 1.0};
   const auto token = [&](double uniform) {
     return static_cast<std::size_t>(sample_by_weight(weights, sums, uniform));
   };
@@ -85,8 +86,7 @@ TEST(SampleByWeight, InvertsTheCumulativeMassAcrossBlocks) {
 // chosen.
 TEST(SampleByWeight, ANumberBetweenTwoTokensChoosesTheSecond) {
   const std::vector<float> weights = {0.0F, 1.0F, 0.0F, 1.0F, 2.0F, 0.0F};
-  std::vector<double> sums(1);
-  ASSERT_EQ(sum_weights(weights, sums), 4.0);
+  const std::vector<double> sums = {4.0};
   EXPECT_EQ(sample_by_weight(weights, sums, 0.0), 1);
   EXPECT_EQ(sample_by_weight(weights, sums, std::nextafter(0.25, 0.0)), 1);
   EXPECT_EQ(sample_by_weight(weights, sums, 0.25), 3);

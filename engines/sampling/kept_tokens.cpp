@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engines/sampling/kept_tokens.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <functional>
+
+#include "base/check.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+// Leading bits of a weight that number its bucket: 64 buckets for each power of two.
+constexpr std::uint32_t kBucketShift = 17;
+// `exp_nonpositive` is within 2 ulp. The weight of a larger logit is therefore at most 4 ulp, which
+// across a power of two are 8 steps, below that of a smaller one. This is twice as much.
+constexpr std::uint32_t kMargin = 16;
+// So few candidates are compared without a histogram.
+constexpr std::size_t kFewTokens = 64;
+
+std::uint32_t bits_of(float weight) {
+  return std::bit_cast<std::uint32_t>(weight);
+}
+
+std::uint32_t bucket_of(float weight) {
+  return bits_of(weight) >> kBucketShift;
+}
+
+}  // namespace
+
+float least_weight_above(float weight) noexcept {
+  const std::uint32_t bits = bits_of(weight);
+  return std::bit_cast<float>(bits > kMargin ? bits - kMargin : 0U);
+}
+
+void WeightHistogram::clear() {
+  sums_.assign(bucket_of(1.0F) + 1, 0);
+}
+
+void WeightHistogram::add(float weight, std::uint64_t amount) noexcept {
+  sums_[bucket_of(weight)] += amount;
+}
+
+WeightRange WeightHistogram::reaching(std::uint64_t wanted) const noexcept {
+  std::size_t at = sums_.size();
+  std::uint64_t sum = 0;
+  while (at > 0 && sum < wanted) {
+    sum += sums_[--at];
+  }
+  const std::uint32_t bits = static_cast<std::uint32_t>(at) << kBucketShift;
+  return {bits, bits + (1U << kBucketShift) - 1};
+}
+
+std::uint64_t wanted_units(float top_p, std::uint64_t total) noexcept {
+  const double wanted = static_cast<double>(top_p) * static_cast<double>(total);
+  return std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::ceil(wanted)));
+}
+
+std::uint64_t KeptTokens::units(int bits, float least) const noexcept {
+  std::uint64_t sum = 0;
+  for (const Candidate& candidate : tokens_) {
+    sum += candidate.weight >= least ? weight_units(candidate.weight, bits) : 0;
+  }
+  return sum;
+}
+
+void KeptTokens::keep_top_k(std::int32_t k) {
+  if (static_cast<std::size_t>(k) >= tokens_.size()) {
+    return;
+  }
+  logits_.clear();
+  for (const Candidate& candidate : tokens_) {
+    logits_.push_back(candidate.logit);
+  }
+  const auto kth = logits_.begin() + (k - 1);
+  std::nth_element(logits_.begin(), kth, logits_.end(), std::greater<>());
+  const double least = *kth;
+  std::erase_if(tokens_, [&](const Candidate& candidate) { return candidate.logit < least; });
+}
+
+// Divides the undecided tokens at their median logit until the threshold is found. Each division
+// halves what is left to search.
+KeptTokens::Threshold KeptTokens::find_threshold(std::uint64_t wanted, int bits) {
+  std::span<Candidate> left(undecided_);
+  const auto units_of = [&](const Candidate& one) { return weight_units(one.weight, bits); };
+  const auto sum_of = [&](std::span<const Candidate> some) {
+    std::uint64_t sum = 0;
+    for (const Candidate& one : some) {
+      sum += units_of(one);
+    }
+    return sum;
+  };
+  while (true) {
+    TIDEMILL_CHECK(!left.empty()) << wanted;
+    const auto middle = left.begin() + std::ssize(left) / 2;
+    std::nth_element(left.begin(), middle, left.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.logit > b.logit; });
+    const double pivot = middle->logit;
+    const auto equal = std::partition(left.begin(), middle,
+                                      [&](const Candidate& one) { return one.logit > pivot; });
+    const auto rest = std::partition(middle, left.end(),
+                                     [&](const Candidate& one) { return one.logit == pivot; });
+    const std::uint64_t larger = sum_of({left.begin(), equal});
+    if (larger >= wanted) {
+      left = {left.begin(), equal};
+      continue;
+    }
+    wanted -= larger;
+    const std::uint64_t equals = sum_of({equal, rest});
+    if (equals >= wanted) {
+      const std::uint64_t each = units_of(*equal);
+      return {pivot, (wanted + each - 1) / each};
+    }
+    wanted -= equals;
+    left = {rest, left.end()};
+  }
+}
+
+void KeptTokens::keep_top_p(std::uint64_t wanted, int bits) {
+  WeightRange range;
+  if (tokens_.size() > kFewTokens) {
+    histogram_.clear();
+    for (const Candidate& one : tokens_) {
+      histogram_.add(one.weight, weight_units(one.weight, bits));
+    }
+    range = histogram_.reaching(wanted);
+  }
+  const std::uint32_t least = bits_of(least_weight_above(std::bit_cast<float>(range.first)));
+  undecided_.clear();
+  for (const Candidate& one : tokens_) {
+    if (bits_of(one.weight) > std::uint64_t{range.last} + kMargin) {
+      wanted -= weight_units(one.weight, bits);
+    } else if (bits_of(one.weight) >= least) {
+      undecided_.push_back(one);
+    }
+  }
+  const Threshold threshold = find_threshold(wanted, bits);
+  std::uint64_t dropped_ties = static_cast<std::uint64_t>(std::ranges::count(
+                                   undecided_, threshold.logit, &Candidate::logit)) -
+                               threshold.ties;
+  std::erase_if(tokens_, [&](const Candidate& one) {
+    if (one.logit == threshold.logit && dropped_ties > 0) {
+      --dropped_ties;  // candidates are in token order
+      return true;
+    }
+    return one.logit < threshold.logit;
+  });
+}
+
+void KeptTokens::keep_min_p(float min_p) {
+  std::erase_if(tokens_, [&](const Candidate& one) { return one.weight < min_p; });
+}
+
+KeptTokens::Block KeptTokens::next_block(std::size_t first, std::size_t vocabulary) const {
+  const std::size_t begin =
+      static_cast<std::size_t>(tokens_[first].token) / kWeightBlock * kWeightBlock;
+  const std::size_t size = std::min(kWeightBlock, vocabulary - begin);
+  const std::size_t whole = size / kWeightLanes * kWeightLanes;
+  Block block{first, first, 0.0};
+  std::array<double, kWeightLanes> lanes{};
+  const auto at = [&] { return static_cast<std::size_t>(tokens_[block.end].token) - begin; };
+  for (; block.end < tokens_.size() && at() < whole; ++block.end) {
+    lanes[at() % kWeightLanes] += static_cast<double>(tokens_[block.end].weight);
+  }
+  for (const double lane : lanes) {
+    block.sum += lane;
+  }
+  for (; block.end < tokens_.size() && at() < size; ++block.end) {
+    block.sum += static_cast<double>(tokens_[block.end].weight);
+  }
+  return block;
+}
+
+double KeptTokens::sum(std::size_t vocabulary) {
+  blocks_.clear();
+  double total = 0.0;
+  for (std::size_t first = 0; first < tokens_.size();) {
+    blocks_.push_back(next_block(first, vocabulary));
+    total += blocks_.back().sum;
+    first = blocks_.back().end;
+  }
+  return total;
+}
+
+std::int32_t KeptTokens::sample(std::size_t vocabulary, double uniform) {
+  double left = uniform * sum(vocabulary);
+  Block chosen;
+  for (const Block& block : blocks_) {
+    if (block.sum > 0.0) {
+      chosen = block;
+      if (left < block.sum) {
+        break;
+      }
+    }
+    left -= block.sum;
+  }
+  std::int32_t token = -1;
+  for (std::size_t i = chosen.first; i < chosen.end; ++i) {
+    const Candidate& one = tokens_[i];
+    if (one.weight > 0.0F) {
+      token = one.token;
+      if (left < static_cast<double>(one.weight)) {
+        break;
+      }
+      left -= static_cast<double>(one.weight);
+    }
+  }
+  return token;
+}
+
+}  // namespace tidemill::engines

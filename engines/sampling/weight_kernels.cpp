@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engines/sampling/weight_kernels.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <limits>
+
+namespace tidemill::engines {
+namespace {
+
+Largest largest_of(const float* logits, std::size_t count) {
+  float largest = -std::numeric_limits<float>::infinity();
+  bool has_nan = false;
+  for (std::size_t i = 0; i < count; ++i) {
+    largest = logits[i] > largest ? logits[i] : largest;
+    has_nan |= logits[i] != logits[i];
+  }
+  return {static_cast<double>(largest), has_nan};
+}
+
+void weigh(const float* logits, std::size_t count, double largest, float temperature,
+           float* weights) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto below = static_cast<float>(static_cast<double>(logits[i]) - largest);
+    weights[i] = exp_nonpositive(below / temperature);
+  }
+}
+
+double sum(const float* weights, std::size_t count) {
+  std::array<double, kWeightLanes> lanes{};
+  const std::size_t whole = count / kWeightLanes * kWeightLanes;
+  for (std::size_t i = 0; i < whole; ++i) {
+    lanes[i % kWeightLanes] += static_cast<double>(weights[i]);
+  }
+  double total = 0.0;
+  for (const double lane : lanes) {
+    total += lane;
+  }
+  for (std::size_t i = whole; i < count; ++i) {
+    total += static_cast<double>(weights[i]);
+  }
+  return total;
+}
+
+std::uint64_t units(const float* weights, std::size_t count, int bits) {
+  std::uint64_t total = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    total += weight_units(weights[i], bits);
+  }
+  return total;
+}
+
+std::size_t find(const float* weights, std::size_t count, float least, std::int32_t* found) {
+  std::size_t size = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    found[size] = static_cast<std::int32_t>(i);
+    size += weights[i] >= least ? 1 : 0;
+  }
+  return size;
+}
+
+}  // namespace
+
+const WeightKernels& portable_weight_kernels() noexcept {
+  static constexpr WeightKernels kKernels{largest_of, weigh, sum, units, find};
+  return kKernels;
+}
+
+float exp_nonpositive(float x) noexcept {
+  constexpr float kLog2E = 1.44269504F;
+  constexpr float kLn2High = 0.693359375F;  // 9 bits, so its product with an exponent is exact
+  constexpr float kLn2Low = -2.12194440e-4F;
+  constexpr float kRounder = 12582912.0F;  // 1.5 * 2^23: adding it rounds to a whole number
+  const float shifted = x * kLog2E + kRounder;
+  const float n = shifted - kRounder;
+  const float r = x - n * kLn2High - n * kLn2Low;  // |r| <= ln(2) / 2
+  float value = 1.0F / 5040.0F;                    // Horner's scheme for the series of exp
+  value = value * r + 1.0F / 720.0F;
+  value = value * r + 1.0F / 120.0F;
+  value = value * r + 1.0F / 24.0F;
+  value = value * r + 1.0F / 6.0F;
+  value = value * r + 0.5F;
+  value = value * r + 1.0F;
+  value = value * r + 1.0F;
+  // The low bits of `shifted` are n in two's complement. Shifted up, they are added to the bits of
+  // an exponent of 0.
+  const std::uint32_t exponent = (std::bit_cast<std::uint32_t>(shifted) << 23U) + 0x3F800000U;
+  const float scaled = value * std::bit_cast<float>(exponent);
+  return x < -87.0F ? 0.0F : scaled;
+}
+
+int unit_bits(std::size_t vocabulary) noexcept {
+  return std::min(51, 62 - static_cast<int>(std::bit_width(vocabulary)));
+}
+
+std::uint64_t weight_units(float weight, int bits) noexcept {
+  // Adding 2^52 to a number below it rounds to an integer, which is then in the low bits.
+  constexpr double kRounder = 0x1p52;
+  const auto scale = std::bit_cast<double>(static_cast<std::uint64_t>(1023 + bits) << 52U);
+  const double rounded = static_cast<double>(weight) * scale + kRounder;
+  return std::bit_cast<std::uint64_t>(rounded) - std::bit_cast<std::uint64_t>(kRounder);
+}
+
+std::int32_t sample_by_weight(std::span<const float> weights, std::span<const double> block_sums,
+                              double uniform) noexcept {
+  double total = 0.0;
+  for (const double sum_of_block : block_sums) {
+    total += sum_of_block;
+  }
+  double left = uniform * total;
+  // Because of rounding, `left` may reach the end of the last block with a weight above 0. That
+  // block is then chosen.
+  std::size_t chosen = 0;
+  for (std::size_t b = 0; b < block_sums.size(); ++b) {
+    if (block_sums[b] > 0.0) {
+      chosen = b;
+      if (left < block_sums[b]) {
+        break;
+      }
+    }
+    left -= block_sums[b];
+  }
+  const std::size_t begin = chosen * kWeightBlock;
+  const std::size_t end = std::min(begin + kWeightBlock, weights.size());
+  std::size_t token = begin;
+  for (std::size_t i = begin; i < end; ++i) {
+    if (weights[i] > 0.0F) {
+      token = i;
+      if (left < static_cast<double>(weights[i])) {
+        break;
+      }
+      left -= static_cast<double>(weights[i]);
+    }
+  }
+  return static_cast<std::int32_t>(token);
+}
+
+}  // namespace tidemill::engines
