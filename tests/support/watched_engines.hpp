@@ -90,6 +90,7 @@ public:
     return inner_.optimizer_state();
   }
   Status restore(const engines::Snapshot& snapshot, const TensorMap& state) override {
+    on_call_("restore");
     return inner_.restore(snapshot, state);
   }
 
