@@ -12,6 +12,7 @@ namespace tidemill::atom {
   inline constexpr name name##_v {}
 
 TIDEMILL_ATOM(ack);
+TIDEMILL_ATOM(adapters);
 TIDEMILL_ATOM(admit);
 TIDEMILL_ATOM(cancel);
 TIDEMILL_ATOM(capture);
@@ -22,9 +23,11 @@ TIDEMILL_ATOM(load);
 TIDEMILL_ATOM(nack);
 TIDEMILL_ATOM(publish);
 TIDEMILL_ATOM(put);
+TIDEMILL_ATOM(quarantine);
 TIDEMILL_ATOM(record);
 TIDEMILL_ATOM(release);
 TIDEMILL_ATOM(renew);
+TIDEMILL_ATOM(restore);
 TIDEMILL_ATOM(retire);
 TIDEMILL_ATOM(score);
 TIDEMILL_ATOM(start);

@@ -12,39 +12,44 @@
 #include "actors/evaluator/messages.hpp"
 #include "actors/keeper/messages.hpp"
 #include "actors/recorder/messages.hpp"
+#include "actors/router/messages.hpp"
 #include "actors/stream/messages.hpp"
 #include "actors/trainer/messages.hpp"
 #include "base/ids.hpp"
 #include "engines/reward_engine.hpp"
 
 /// Calls `X(namespace, type)` for each message type.
-#define TIDEMILL_MESSAGE_TYPES(X)       \
-  X(tidemill, SampleId)                 \
-  X(tidemill, PolicyVersion)            \
-  X(tidemill::engines, RewardRequest)   \
-  X(tidemill::engines, RewardResult)    \
-  X(tidemill::engines, RolloutRequest)  \
-  X(tidemill::engines, RolloutResult)   \
-  X(tidemill::engines, Snapshot)        \
-  X(tidemill::storage, SlotChanges)     \
-  X(tidemill::storage, Settlement)      \
-  X(tidemill::storage, RecordMarks)     \
-  X(tidemill::actors, TrainJob)         \
-  X(tidemill::actors, TrainOutcome)     \
-  X(tidemill::actors, OptimizerState)   \
-  X(tidemill::actors, NewGroup)         \
-  X(tidemill::actors, LeaseRequest)     \
-  X(tidemill::actors, LeaseReply)       \
-  X(tidemill::actors, AckRequest)       \
-  X(tidemill::actors, LeaseUpdate)      \
-  X(tidemill::actors, GroupVerdict)     \
-  X(tidemill::actors, StreamCapture)    \
-  X(tidemill::actors, StreamStatus)     \
-  X(tidemill::actors, AdmissionRequest) \
-  X(tidemill::actors, Admission)        \
-  X(tidemill::actors, KeeperStatus)     \
-  X(tidemill::actors, StepRecord)       \
-  X(tidemill::actors, EvalReport)       \
+#define TIDEMILL_MESSAGE_TYPES(X)        \
+  X(tidemill, SampleId)                  \
+  X(tidemill, PolicyVersion)             \
+  X(tidemill::engines, RewardRequest)    \
+  X(tidemill::engines, RewardResult)     \
+  X(tidemill::engines, RolloutRequest)   \
+  X(tidemill::engines, RolloutResult)    \
+  X(tidemill::engines, Snapshot)         \
+  X(tidemill::storage, SlotChanges)      \
+  X(tidemill::storage, Settlement)       \
+  X(tidemill::storage, RecordMarks)      \
+  X(tidemill::actors, TrainJob)          \
+  X(tidemill::actors, TrainOutcome)      \
+  X(tidemill::actors, OptimizerState)    \
+  X(tidemill::actors, TrainingState)     \
+  X(tidemill::actors, AdapterRequest)    \
+  X(tidemill::actors, AdapterList)       \
+  X(tidemill::actors, QuarantinedDevice) \
+  X(tidemill::actors, NewGroup)          \
+  X(tidemill::actors, LeaseRequest)      \
+  X(tidemill::actors, LeaseReply)        \
+  X(tidemill::actors, AckRequest)        \
+  X(tidemill::actors, LeaseUpdate)       \
+  X(tidemill::actors, GroupVerdict)      \
+  X(tidemill::actors, StreamCapture)     \
+  X(tidemill::actors, StreamStatus)      \
+  X(tidemill::actors, AdmissionRequest)  \
+  X(tidemill::actors, Admission)         \
+  X(tidemill::actors, KeeperStatus)      \
+  X(tidemill::actors, StepRecord)        \
+  X(tidemill::actors, EvalReport)        \
   X(tidemill::actors, RunSummary)
 
 CAF_BEGIN_TYPE_ID_BLOCK(tidemill_types, caf::first_custom_type_id)

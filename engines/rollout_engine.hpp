@@ -2,7 +2,9 @@
 // The interface of a model that generates: requests in, sampled tokens out, iteration by iteration.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,12 +26,14 @@ enum class FinishReason : std::uint8_t { kStop, kLength, kCancelled, kFailed };
 
 /// One prompt to extend, or to score if `max_new_tokens` is 0 and `prompt_logprobs` is set.
 struct RolloutRequest {
+  /// Names the request: no other request of the engine has this id at the same time.
   SampleId id;
   std::vector<std::int32_t> prompt_ids;  // at least one
   SamplingOptions sampling;
-  /// Random numbers are keyed by (seed, id, token position), so a request samples the same tokens
-  /// whatever else is in its batch.
+  /// Random numbers are keyed by (seed, `draw_key`, token position), so a request samples the same
+  /// tokens whatever its id is and whatever else is in its batch. A sample's key is its id.
   std::uint64_t seed = 0;
+  std::uint64_t draw_key = 0;
   std::int32_t max_new_tokens = 0;
   /// The response ends with the first generated token that is one of these.
   std::vector<std::int32_t> stop_ids;
@@ -71,8 +75,9 @@ struct RolloutResult {
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RolloutRequest& x) {
-  return f(x.id, x.prompt_ids, x.sampling, x.seed, x.max_new_tokens, x.stop_ids, x.stop_strings,
-           x.adapter, x.min_step, x.time_limit, x.keep_rows, x.prompt_logprobs, x.prompt_logits);
+  return f(x.id, x.prompt_ids, x.sampling, x.seed, x.draw_key, x.max_new_tokens, x.stop_ids,
+           x.stop_strings, x.adapter, x.min_step, x.time_limit, x.keep_rows, x.prompt_logprobs,
+           x.prompt_logits);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RolloutResult& x) {
@@ -80,10 +85,26 @@ typename Inspector::result_type inspect(Inspector& f, RolloutResult& x) {
            x.prompt_logprobs, x.prompt_logits);
 }
 
-/// Receives results. `RolloutEngine::step` and `cancel` call it.
+/// The next tokens of a response that is being generated. The spans are valid during the call.
+struct RolloutTokens {
+  SampleId id;
+  std::size_t first = 0;                     // index in the response of the first of the tokens
+  std::span<const std::int32_t> ids;         // at least one
+  std::span<const float> behavior_logprobs;  // one for each token
+  std::span<const VersionSpan> versions;     // covers `ids`
+};
+
+/// Receives tokens and results.
+///
+/// The tokens of a request that `on_tokens` gets, one call after another, are exactly those of its
+/// result, however the request ends: preemption repeats none. The result follows its last tokens.
 class RolloutSink {
 public:
   virtual ~RolloutSink() = default;
+  /// Receives tokens as `RolloutEngine::step` generates them. Must not call the engine. By default,
+  /// ignores them.
+  virtual void on_tokens(const RolloutTokens& /*tokens*/) {}
+  /// Receives the result of a request. `RolloutEngine::step` and `cancel` call it.
   virtual void on_rollout(RolloutResult result) = 0;
 };
 

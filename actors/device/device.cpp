@@ -67,6 +67,29 @@ struct PortWork : engines::RolloutSink {
     loads.push_back({ticket, status.ok() ? Result<PolicyVersion>(version) : std::move(status)});
   }
 
+  void restore(Ticket ticket, const TrainingState& saved) {
+    Status status = deps.train->load(saved.weights, saved.optimizer.tensors);
+    loads.push_back(
+        {ticket, status.ok() ? Result<PolicyVersion>(saved.weights.version) : std::move(status)});
+  }
+
+  void change_adapters(Ticket ticket, const AdapterRequest& request) {
+    Status status = change_adapters(request);
+    adapter_lists.push_back({ticket, status.ok()
+                                         ? Result<AdapterList>(AdapterList{deps.adapters->loaded()})
+                                         : std::move(status)});
+  }
+
+  [[nodiscard]] Status change_adapters(const AdapterRequest& request) const {
+    switch (request.action) {
+      case AdapterAction::kList: return {};
+      case AdapterAction::kUnload: return deps.adapters->unload(request.name);
+      case AdapterAction::kLoad: break;
+    }
+    TIDEMILL_ASSIGN_OR_RETURN(engines::AdapterFiles files, deps.open_adapter(request.path));
+    return deps.adapters->load({request.name, request.version, std::move(files)});
+  }
+
   void capture(Ticket ticket) {
     auto tensors = deps.train->optimizer_state();
     captures.push_back({ticket, tensors.ok() ? Result(OptimizerState{std::move(tensors).value()})
@@ -102,7 +125,8 @@ struct PortWork : engines::RolloutSink {
   std::map<SampleId, Ticket> generating;
   // For the actor, which reads and clears them when the message of the work arrives.
   std::vector<Outcome<RolloutResult>> rollouts;
-  std::vector<Outcome<PolicyVersion>> loads;
+  std::vector<Outcome<PolicyVersion>> loads;  // and restores
+  std::vector<Outcome<AdapterList>> adapter_lists;
   std::vector<Outcome<OptimizerState>> captures;
   std::optional<Result<TrainOutcome>> trained;  // a failed job is its reply
   Status engine_status;                         // a failure ends the device
@@ -123,7 +147,8 @@ struct DeviceState {
   bool working = false;
   Ticket last_ticket = 0;
   Promises<RolloutResult> pending_rollouts;
-  Promises<PolicyVersion> pending_loads;
+  Promises<PolicyVersion> pending_loads;  // and restores
+  Promises<AdapterList> pending_adapters;
   Promises<OptimizerState> pending_captures;
   std::optional<caf::typed_response_promise<TrainOutcome>> pending_train;
   std::vector<Command> inbox;  // in order of arrival
@@ -196,6 +221,7 @@ void on_worked(Self self) {
   state.working = false;
   deliver(state.pending_rollouts, port_work.rollouts);
   deliver(state.pending_loads, port_work.loads);
+  deliver(state.pending_adapters, port_work.adapter_lists);
   deliver(state.pending_captures, port_work.captures);
   if (!port_work.engine_status.ok()) {
     self->quit(to_caf_error(port_work.engine_status));
@@ -234,6 +260,16 @@ DeviceActor::behavior_type device(Self self, DeviceDeps deps) {
               port_work.load(ticket, std::move(snapshot));
             });
       },
+      [self](atom::adapters, AdapterRequest& request) -> caf::result<AdapterList> {
+        auto& state = self->state;
+        if (state.port_work->deps.adapters == nullptr) {
+          return to_caf_error({Errc::kUnimplemented, "the device serves no adapters by name"});
+        }
+        return add_request(self, state.pending_adapters,
+                           [request = std::move(request)](PortWork& port_work, Ticket ticket) {
+                             port_work.change_adapters(ticket, request);
+                           });
+      },
       [self](atom::train, TrainJob& job) -> caf::result<TrainOutcome> {
         auto& state = self->state;
         if (!may_train(state)) {
@@ -253,6 +289,16 @@ DeviceActor::behavior_type device(Self self, DeviceDeps deps) {
         }
         return add_request(self, state.pending_captures,
                            [](PortWork& port_work, Ticket ticket) { port_work.capture(ticket); });
+      },
+      [self](atom::restore, TrainingState& saved) -> caf::result<PolicyVersion> {
+        auto& state = self->state;
+        if (!may_train(state)) {
+          return training_unavailable();
+        }
+        return add_request(self, state.pending_loads,
+                           [saved = std::move(saved)](PortWork& port_work, Ticket ticket) {
+                             port_work.restore(ticket, saved);
+                           });
       },
       [self](atom::worked) { on_worked(self); },
   };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The protocol of a device, which generates with one model and trains it, one iteration at a time.
+// The protocols of actors that generate and train with a model, and of the device, which does both.
 #pragma once
+
+#include <string>
 
 #include <caf/replies_to.hpp>
 #include <caf/typed_actor.hpp>
@@ -11,30 +13,49 @@
 
 namespace tidemill::actors {
 
-/// GENERATING DEVICE: generates responses to prompts.
-using GeneratingActor = caf::typed_actor<
+/// SERVING: generates responses to prompts with the weights and the adapters that it has loaded.
+using ServingActor = caf::typed_actor<
     // Generates a response to one prompt. Replies when the response has ended; if generation fails,
-    // the finish reason of the reply is `kFailed`. Fails with the errors of
-    // `RolloutEngine::submit`.
+    // the finish reason of the reply is `kFailed`. A second request with the id of one in flight
+    // ends the first with `kCancelled`. Fails with the errors of `RolloutEngine::submit`, or with
+    // `kUnavailable` if the request was given up with its device.
     caf::replies_to<atom::generate, engines::RolloutRequest>::with<engines::RolloutResult>,
     // Ends a request early; the finish reason of its reply is `kCancelled`. Unknown ids are
     // ignored.
-    caf::reacts_to<atom::cancel, SampleId>>;
-
-/// DEVICE: owns one model runtime. No other actor steps it.
-using DeviceActor = GeneratingActor::extend<
+    caf::reacts_to<atom::cancel, SampleId>,
     // Loads new weights for generation. Their digest is checked, and they are served once the
     // responses in flight have ended. Replies with the version as soon as it is accepted. Fails
     // with the errors of `RolloutEngine::load`.
     caf::replies_to<atom::load, engines::Snapshot>::with<PolicyVersion>,
-    // Trains on one batch and replies with the new weights, or only scores the batch. One job runs
-    // at a time: a second one fails with `kUnavailable`. A job that fails publishes nothing, but
-    // the weights of the training view keep the updates of the minibatches before the failure. The
-    // run must then return to a commit.
+    // Lists, loads or unloads adapters that requests may name. Replies with the adapters that are
+    // then loaded. Fails with the errors of `open_adapter` and of `NamedAdapters`, or with
+    // `kUnimplemented` if it serves no adapters by name.
+    caf::replies_to<atom::adapters, AdapterRequest>::with<AdapterList>>;
+
+/// TRAINING: trains one model. One job runs at a time.
+using TrainingActor = caf::typed_actor<
+    // Trains on one batch and replies with the new weights, or only scores the batch. Fails with
+    // `kUnavailable` during another job. A job that fails publishes nothing, but the working
+    // weights keep the updates of the minibatches before the failure. The run must then return to a
+    // commit.
     caf::replies_to<atom::train, TrainJob>::with<TrainOutcome>,
     // Replies with the optimizer's state between two jobs. Fails with `kUnavailable` during a job.
     caf::replies_to<atom::capture>::with<OptimizerState>,
+    // Replaces the working weights and the optimizer's state between two jobs. Replies with the
+    // version of the weights. Fails with `kUnavailable` during a job, and with the errors of
+    // `TrainingJob::load`.
+    caf::replies_to<atom::restore, TrainingState>::with<PolicyVersion>>;
+
+/// DEVICE: owns one model runtime, and serves and trains with it. No other actor steps the runtime.
+/// Other actors hold a device as a `ServingActor` or as a `TrainingActor`.
+using DeviceActor = ServingActor::extend_with<TrainingActor>::extend<
     // The port has run a piece of work of the device.
     caf::reacts_to<atom::worked>>;
+
+/// An actor that serves, and the name under which logs and errors mention it.
+struct ServingDevice {
+  std::string name;
+  ServingActor actor;
+};
 
 }  // namespace tidemill::actors

@@ -8,6 +8,7 @@
 
 #include "base/ids.hpp"
 #include "engines/rollout_engine.hpp"
+#include "engines/runtime/named_adapters.hpp"
 #include "engines/snapshot.hpp"
 #include "engines/training_job.hpp"
 
@@ -68,6 +69,29 @@ struct OptimizerState {
   TensorMap tensors;
 };
 
+/// What `TrainingJob::load` takes: the weights and the optimizer's state of one commit.
+struct TrainingState {
+  engines::Snapshot weights;
+  OptimizerState optimizer;
+};
+
+/// What to do with the adapters that requests may name.
+enum class AdapterAction : std::uint8_t { kList, kLoad, kUnload };
+
+/// Lists, loads or unloads adapters.
+struct AdapterRequest {
+  AdapterAction action = AdapterAction::kList;
+  std::string name;  // to load or unload
+  /// The directory of the adapter to load, in PEFT's format, on the machine of the device.
+  std::string path;
+  PolicyVersion version;  // of the adapter to load; see `NamedAdapter::version`
+};
+
+/// The adapters that requests may name, sorted by name.
+struct AdapterList {
+  std::vector<engines::LoadedAdapter> adapters;
+};
+
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, TrainMinibatch& x) {
   return f(x.sequences, x.on_policy);
@@ -92,6 +116,18 @@ typename Inspector::result_type inspect(Inspector& f, TrainOutcome& x) {
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, OptimizerState& x) {
   return f(x.tensors);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, TrainingState& x) {
+  return f(x.weights, x.optimizer);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, AdapterRequest& x) {
+  return f(x.action, x.name, x.path, x.version);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, AdapterList& x) {
+  return f(x.adapters);
 }
 
 }  // namespace tidemill::actors

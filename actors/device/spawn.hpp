@@ -5,12 +5,14 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 
 #include <caf/fwd.hpp>
 
 #include "actors/device/handles.hpp"
 #include "actors/work/work_port.hpp"
 #include "engines/executor/executor.hpp"
+#include "engines/runtime/named_adapters.hpp"
 
 namespace tidemill::actors {
 
@@ -18,6 +20,9 @@ namespace tidemill::actors {
 /// global denominators.
 using LossFactory = std::function<Result<std::unique_ptr<engines::TokenLoss>>(
     std::span<const engines::TrainSequence>)>;
+
+/// Opens the adapter in a directory, as `engines::open_adapter` does.
+using OpenAdapter = std::function<Result<engines::AdapterFiles>(const std::string& path)>;
 
 /// Dependencies of a device.
 struct DeviceDeps {
@@ -28,6 +33,8 @@ struct DeviceDeps {
   LossFactory make_loss;
   WorkPort* port = nullptr;  // outlives the device
   engines::ExecutorOptions executor;
+  engines::NamedAdapters* adapters = nullptr;  // null: requests name no adapters
+  OpenAdapter open_adapter;                    // runs at the port; needed if `adapters` is set
 };
 
 /// Spawns a device. If an engine fails, the device exits with the failure as its exit reason.

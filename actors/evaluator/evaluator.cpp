@@ -30,6 +30,7 @@ using engines::RolloutResult;
 // The first sample id of an evaluation. Ids of the stream are smaller.
 constexpr std::uint64_t kFirstEvalId = std::uint64_t{1} << 62U;
 constexpr std::uint64_t kNoStep = ~std::uint64_t{0};
+constexpr std::uint32_t kAttempts = 3;  // to have a response generated
 
 // A response, and the request to score it, which lacks the response's text.
 struct Response {
@@ -172,31 +173,66 @@ void on_response(Self self, std::size_t index, const RolloutResult* result) {
   }
 }
 
-// Requests the next response.
-void request_next(Self self) {
+// Fails the running evaluation, if there is one, with `why`. No other evaluation follows.
+void stop(Self self, const Status& why) {
   auto& state = self->state;
-  const std::size_t index = state.num_requested++;
-  state.in_flight.insert(index);
+  state.stopped = true;
+  if (!state.promise.has_value()) {
+    return;
+  }
+  for (const std::size_t index : std::exchange(state.in_flight, {})) {
+    self->send(state.deps.serving, atom::cancel_v, SampleId{kFirstEvalId + index});
+  }
+  state.promise->deliver(to_caf_error(why));
+  state.promise.reset();
+}
+
+// A device that ends or is quarantined gives up its requests. Their responses are then requested
+// again, because an evaluation without them would not measure the weights. If that does not help,
+// the evaluation fails: there may be no device left.
+void request_response(Self self, std::size_t index, std::uint32_t attempt) {
+  auto& state = self->state;
   RolloutRequest request;
   request.id = {kFirstEvalId + index};
   request.prompt_ids = state.deps.prompts[index / state.deps.samples].ids;
   request.sampling = state.deps.sampling;
   request.seed = state.deps.seed;
+  request.draw_key = request.id.value;
   request.max_new_tokens = state.deps.max_new_tokens;
   request.stop_ids = state.deps.stop_ids;
   request.stop_strings = state.deps.stop_strings;
   request.min_step = state.requested_step;
-  const auto handle = self->request(state.deps.device, state.deps.response_deadline,
+  const auto handle = self->request(state.deps.serving, state.deps.response_deadline,
                                     atom::generate_v, std::move(request));
   handle.then(
       [self, index, id = handle.id()](const RolloutResult& result) {
         end_deadline(self, id);
         on_response(self, index, &result);
       },
-      [self, index](const caf::error&) {
-        self->send(self->state.deps.device, atom::cancel_v, SampleId{kFirstEvalId + index});
+      [self, index, attempt](const caf::error& error) {
+        if (!self->state.promise.has_value()) {
+          return;  // stopped
+        }
+        const Status why = from_caf_error(error);
+        if (why.code() == Errc::kUnavailable && attempt < kAttempts) {
+          request_response(self, index, attempt + 1);
+          return;
+        }
+        if (why.code() == Errc::kUnavailable) {
+          stop(self, why);
+          return;
+        }
+        self->send(self->state.deps.serving, atom::cancel_v, SampleId{kFirstEvalId + index});
         on_response(self, index, nullptr);
       });
+}
+
+// Requests the next response.
+void request_next(Self self) {
+  auto& state = self->state;
+  const std::size_t index = state.num_requested++;
+  state.in_flight.insert(index);
+  request_response(self, index, 1);
 }
 
 void generate(Self self, std::uint64_t step) {
@@ -217,19 +253,6 @@ void generate(Self self, std::uint64_t step) {
   }
 }
 
-void stop(Self self) {
-  auto& state = self->state;
-  state.stopped = true;
-  if (!state.promise.has_value()) {
-    return;
-  }
-  for (const std::size_t index : std::exchange(state.in_flight, {})) {
-    self->send(state.deps.device, atom::cancel_v, SampleId{kFirstEvalId + index});
-  }
-  state.promise->deliver(to_caf_error(evaluation_stopped()));
-  state.promise.reset();
-}
-
 EvaluatorActor::behavior_type evaluator(Self self, EvaluatorDeps deps) {
   self->state.port_work = std::make_shared<PortWork>();
   self->state.port_work->engine = deps.engine;
@@ -248,7 +271,7 @@ EvaluatorActor::behavior_type evaluator(Self self, EvaluatorDeps deps) {
         generate(self, step);
         return promise;
       },
-      [self](atom::stop) { stop(self); },
+      [self](atom::stop) { stop(self, evaluation_stopped()); },
       [self](atom::worked) {
         if (!self->state.promise.has_value()) {
           return;  // stopped

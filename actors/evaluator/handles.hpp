@@ -16,7 +16,8 @@ namespace tidemill::actors {
 /// EVALUATOR: generates and scores responses to held-out prompts while the run trains.
 using EvaluatorActor = caf::typed_actor<
     // Evaluates the weights of this step or of a newer one. Fails with `kUnavailable` while another
-    // evaluation is running.
+    // evaluation is running, or if no device generates a response. All later evaluations then fail
+    // too.
     caf::replies_to<atom::start, std::uint64_t>::with<EvalReport>,
     // Abandons the running evaluation: sends no more requests, cancels those at the device, and
     // fails the evaluation with `kUnavailable`. All later evaluations fail in the same way.

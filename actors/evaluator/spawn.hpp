@@ -21,7 +21,7 @@ namespace tidemill::actors {
 
 /// Dependencies of an evaluator.
 struct EvaluatorDeps {
-  GeneratingActor device;
+  ServingActor serving;
   std::shared_ptr<engines::RewardEngine> engine;
   std::function<std::string(const std::vector<std::int32_t>&)> decode;
   std::vector<Prompt> prompts;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The version keeper: admits rows by the capacity rule, and decides when new weights are loaded.
 #include <algorithm>
-#include <deque>
+#include <map>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include <caf/all.hpp>
 
@@ -25,13 +26,15 @@ struct KeeperState {
   static inline const char* name = "keeper";
   KeeperState() = default;  // not an aggregate: CAF would build it from `self`
 
-  DeviceActor device;
+  std::vector<ServingDevice> devices;
+  RouterActor router;
+  std::function<void(const std::string&)> log;
   KeeperOptions options;
   std::optional<AdmissionLedger> ledger;
   std::uint64_t next_group = 0;
-  std::uint64_t serving_step = 0;
-  std::deque<Snapshot> unloaded;  // published, not loaded, in order; at most max_staleness + 1
-  bool loading = false;
+  DeviceRoster roster;
+  // Published, and not yet sent to every device; by step, at most max_staleness + 1.
+  std::map<std::uint64_t, Snapshot> unloaded;
   PendingRequests<AdmissionRequest, Admission> pending;
   Alarm alarm;  // for requests that have waited
   // Requests that wait for a step to be served. Only the trainer sends them, so at most one.
@@ -124,38 +127,76 @@ bool may_load(const KeeperState& state, std::uint64_t step) {
 
 void reply_to_serving_waits(Self self) {
   auto& state = self->state;
+  const std::uint64_t serving = state.roster.serving_step();
   std::erase_if(state.serving_waits, [&](auto& wait) {
-    if (wait.first > state.serving_step) {
+    if (wait.first > serving) {
       return false;
     }
-    wait.second.deliver(PolicyVersion{0, state.options.incarnation, state.serving_step});
+    wait.second.deliver(PolicyVersion{0, state.options.incarnation, serving});
     return true;
   });
 }
 
-void load_next(Self self) {
+void load_due(Self self);
+
+// The device gets no more versions nor requests. Without any device the run cannot go on.
+void quarantine(Self self, std::size_t device, const Status& why) {
   auto& state = self->state;
-  if (state.options.generation_order == GenerationOrder::kFree && state.unloaded.size() > 1) {
-    state.unloaded.erase(state.unloaded.begin(), state.unloaded.end() - 1);  // load the newest
-  }
-  if (state.loading || state.unloaded.empty() ||
-      !may_load(state, state.unloaded.front().version.step)) {
+  if (!state.roster.quarantine(device, why.message())) {
     return;
   }
-  state.loading = true;
-  Snapshot snapshot = std::move(state.unloaded.front());
-  state.unloaded.pop_front();
-  self->request(state.device, kLoadDeadline, atom::load_v, std::move(snapshot))
+  if (state.roster.num_in_use() == 0) {
+    fail(self, why);
+    return;
+  }
+  const std::string& name = state.devices[device].name;
+  if (state.log) {
+    state.log(name + " is quarantined: " + why.message());
+  }
+  if (state.router) {
+    self->send(state.router, atom::quarantine_v, QuarantinedDevice{name, why.message()});
+  }
+  reply_to_serving_waits(self);
+  load_due(self);
+}
+
+void load(Self self, const DueLoad& due) {
+  auto& state = self->state;
+  self->request(state.devices[due.device].actor, kLoadDeadline, atom::load_v,
+                state.unloaded.at(due.step))
       .then(
-          [self](const PolicyVersion& version) {
-            self->state.loading = false;
-            self->state.serving_step = version.step;
+          [self, device = due.device](const PolicyVersion&) {
+            self->state.roster.end_load(device);
             reply_to_serving_waits(self);
-            load_next(self);
+            load_due(self);
           },
-          [self](const caf::error& error) {
-            fail(self, from_caf_error(error).with_context("loading new weights"));
+          [self, device = due.device](const caf::error& error) {
+            quarantine(self, device, from_caf_error(error).with_context("loading new weights"));
           });
+}
+
+void load_due(Self self) {
+  auto& state = self->state;
+  const auto loads =
+      state.roster.begin_loads([&](std::uint64_t step) { return may_load(state, step); });
+  for (const DueLoad& due : loads) {
+    load(self, due);
+  }
+  state.unloaded.erase(state.unloaded.begin(),
+                       state.unloaded.lower_bound(state.roster.oldest_needed()));
+}
+
+// A device that has ended loads nothing any more. The supervisor may end the run for it first.
+void on_down(Self self, const caf::down_msg& down) {
+  const auto& devices = self->state.devices;
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    if (devices[i].actor.address() == down.source) {
+      const Status why = from_caf_error(down.reason);
+      quarantine(self, i,
+                 Status(why.ok() ? Errc::kUnavailable : why.code(),
+                        devices[i].name + " has ended: " + why.message()));
+    }
+  }
 }
 
 caf::result<PolicyVersion> publish(Self self, Snapshot& snapshot) {
@@ -170,8 +211,9 @@ caf::result<PolicyVersion> publish(Self self, Snapshot& snapshot) {
   const Status raised = state.ledger->set_version(static_cast<std::int64_t>(next));
   TIDEMILL_CHECK(raised.ok()) << raised.to_string();
   const PolicyVersion version = snapshot.version;
-  state.unloaded.push_back(std::move(snapshot));
-  load_next(self);
+  state.roster.publish(next);
+  state.unloaded.emplace(next, std::move(snapshot));
+  load_due(self);
   settle(self);
   return version;
 }
@@ -204,7 +246,7 @@ void end_data(Self self, std::uint64_t groups) {
   state.next_group = groups;
   state.total_rows =
       std::min(state.total_rows, static_cast<std::int64_t>(groups * state.options.group_size));
-  load_next(self);
+  load_due(self);
 }
 
 KeeperStatus status_of(const KeeperState& state) {
@@ -216,7 +258,8 @@ KeeperStatus status_of(const KeeperState& state) {
   status.running = admissions.running;
   status.accepted = admissions.accepted;
   status.admitted_groups = state.next_group;
-  status.serving_step = state.serving_step;
+  status.serving_step = state.roster.serving_step();
+  status.devices = state.roster.devices();
   return status;
 }
 
@@ -246,7 +289,9 @@ Result<AdmissionLedger> restored_ledger(const KeeperOptions& options) {
 
 KeeperActor::behavior_type keeper(Self self, const KeeperDeps& deps) {
   auto& state = self->state;
-  state.device = deps.device;
+  state.devices = deps.devices;
+  state.router = deps.router;
+  state.log = deps.log;
   const KeeperOptions& options = deps.options;
   auto ledger = restored_ledger(options);
   if (!ledger.ok()) {
@@ -255,7 +300,13 @@ KeeperActor::behavior_type keeper(Self self, const KeeperDeps& deps) {
   }
   state.ledger = std::move(ledger).value();
   state.next_group = options.first_group;
-  state.serving_step = options.step;
+  std::vector<std::string> names;
+  for (const ServingDevice& device : deps.devices) {
+    names.push_back(device.name);
+    self->monitor(device.actor);
+  }
+  self->set_down_handler([self](const caf::down_msg& down) { on_down(self, down); });
+  state.roster = DeviceRoster(options.generation_order, options.step, names);
   state.total_rows = static_cast<std::int64_t>(options.total_steps) * options.batch_rows;
   state.options = options;
   return {
@@ -272,7 +323,7 @@ KeeperActor::behavior_type keeper(Self self, const KeeperDeps& deps) {
           fail(self, applied);
           return;
         }
-        load_next(self);
+        load_due(self);
         settle(self);
       },
       [self](atom::publish, Snapshot& snapshot) { return publish(self, snapshot); },

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/clock.hpp"
 
@@ -23,6 +24,14 @@ struct Admission {
   std::string waiting_for;
 };
 
+/// What a device serves.
+struct DeviceStatus {
+  std::string name;
+  std::uint64_t serving_step = 0;  // of the weights that it has accepted
+  std::uint64_t loading_step = 0;  // of those that it is switching to, or `serving_step`
+  std::string quarantine;          // why it gets no more versions nor requests; empty: it does
+};
+
 /// The keeper's versions and its counts of rows.
 struct KeeperStatus {
   std::uint64_t step = 0;  // of the last published version
@@ -31,7 +40,8 @@ struct KeeperStatus {
   std::int64_t running = 0;   // rows whose response is not finished
   std::int64_t accepted = 0;  // see `AdmissionState::accepted`
   std::uint64_t admitted_groups = 0;
-  std::uint64_t serving_step = 0;  // of the weights that the device has accepted
+  std::uint64_t serving_step = 0;  // no device that is in use serves older weights
+  std::vector<DeviceStatus> devices;
 };
 
 template <class Inspector>
@@ -43,9 +53,13 @@ typename Inspector::result_type inspect(Inspector& f, Admission& x) {
   return f(x.groups, x.first_group, x.min_step, x.waiting_for);
 }
 template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, DeviceStatus& x) {
+  return f(x.name, x.serving_step, x.loading_step, x.quarantine);
+}
+template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, KeeperStatus& x) {
   return f(x.step, x.incarnation, x.capacity, x.running, x.accepted, x.admitted_groups,
-           x.serving_step);
+           x.serving_step, x.devices);
 }
 
 }  // namespace tidemill::actors

@@ -3,22 +3,18 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
 
 #include <caf/fwd.hpp>
 
 #include "actors/device/handles.hpp"
+#include "actors/keeper/device_roster.hpp"
 #include "actors/keeper/handles.hpp"
+#include "actors/router/handles.hpp"
 
 namespace tidemill::actors {
-
-/// When the device loads new weights.
-enum class GenerationOrder : std::uint8_t {
-  /// As soon as the responses in flight have ended.
-  kFree,
-  /// Version k - max_staleness generates all of batch k: the weights of step s are loaded once
-  /// every row that older steps must generate is finished.
-  kFixed,
-};
 
 /// Options of the version keeper, and the state that it starts from.
 struct KeeperOptions {
@@ -38,12 +34,16 @@ struct KeeperOptions {
 
 /// Dependencies of the version keeper.
 struct KeeperDeps {
-  DeviceActor device;
+  std::vector<ServingDevice> devices;  // at least one; all serve the step that the options name
+  RouterActor router;                  // null: none. Told which devices are quarantined
   KeeperOptions options;
+  /// Takes one line for each device that is quarantined while others are left. May be empty.
+  std::function<void(const std::string&)> log;
 };
 
-/// Spawns the version keeper. It exits with the failure as its exit reason if a message contradicts
-/// its ledger, or if the device does not load new weights.
+/// Spawns the version keeper. A device that ends, or that does not load new weights, is
+/// quarantined. If that was the last one, the keeper exits with the failure as its exit reason. It
+/// does the same if a message contradicts its ledger.
 [[nodiscard]] KeeperActor spawn_keeper(caf::actor_system& system, KeeperDeps deps);
 
 }  // namespace tidemill::actors

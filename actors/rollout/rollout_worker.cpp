@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rollout worker. It asks for rows whenever it can hold more, with one lease request at a time.
-// For every row that it holds, it sends one request to the device, and then one `ack` or `nack` to
+// For every row that it holds, it sends one request to generate, and then one `ack` or `nack` to
 // the stream.
 #include <algorithm>
 #include <map>
@@ -148,12 +148,13 @@ void generate(Self self, const storage::LeasedRow& row) {
   request.prompt_ids = std::move(prompt).value();
   request.sampling = state.deps.sampling;
   request.seed = state.deps.seed;
+  request.draw_key = request.id.value;
   request.max_new_tokens = state.deps.max_new_tokens;
   request.stop_ids = state.deps.stop_ids;
   request.stop_strings = state.deps.stop_strings;
   request.min_step = row.row.min_step;
   request.keep_rows = true;
-  const auto handle = self->request(state.deps.device, state.deps.reply_deadline, atom::generate_v,
+  const auto handle = self->request(state.deps.serving, state.deps.reply_deadline, atom::generate_v,
                                     std::move(request));
   handle.then(
       [self, lease = row.lease, id = handle.id()](RolloutResult& result) {
@@ -168,7 +169,7 @@ void generate(Self self, const storage::LeasedRow& row) {
         }
       },
       [self, lease = row.lease](const caf::error& error) {
-        self->send(self->state.deps.device, atom::cancel_v, lease.row);
+        self->send(self->state.deps.serving, atom::cancel_v, lease.row);
         give_back(self, lease, release_for(error), "rollout: " + from_caf_error(error).message());
       });
 }
@@ -191,7 +192,7 @@ RolloutWorkerActor::behavior_type rollout_worker(Self self, RolloutWorkerDeps de
       [self](atom::wake) { lease_more(self); },
       [self](atom::renew) {
         renew_held_leases(self, task_id(SampleTask::kRollout), [self](SampleId row) {
-          self->send(self->state.deps.device, atom::cancel_v, row);
+          self->send(self->state.deps.serving, atom::cancel_v, row);
         });
       },
   };

@@ -28,7 +28,7 @@ using RolloutWorkerActor = caf::typed_actor<
 /// Dependencies of a rollout worker, and how it generates.
 struct RolloutWorkerDeps {
   StreamConsumerActor stream;
-  GeneratingActor device;
+  ServingActor serving;
   std::string name = "rollout-0";
   std::uint32_t max_in_flight = 64;  // rows
   std::uint32_t max_failed = 256;    // deliveries

@@ -58,7 +58,7 @@ struct SupervisedDeps {
   /// Held-out sequences; each evaluation scores them all. Null: none.
   std::shared_ptr<const std::vector<engines::TrainSequence>> eval_sequences;
   Duration train_deadline = std::chrono::minutes(60);
-  DeviceActor device;
+  TrainingActor training;
   RecorderActor recorder;
   RunOwnerActor owner;
   std::shared_ptr<SequenceReader> reader;

@@ -122,7 +122,7 @@ void score_next(Self self) {
   TrainJob job;
   job.score_only = true;
   job.minibatches.push_back({{first, first + static_cast<std::ptrdiff_t>(count)}, {}});
-  self->request(state.deps.device, state.deps.train_deadline, atom::train_v, std::move(job))
+  self->request(state.deps.training, state.deps.train_deadline, atom::train_v, std::move(job))
       .then(
           [self, count](const TrainOutcome& outcome) {
             self->state.evaluated += count;
@@ -171,7 +171,7 @@ void train(Self self) {
   TrainJob job;
   job.publish_as = {now.line, now.incarnation, now.step + 1};
   job.minibatches.push_back({batch, {}});
-  self->request(state.deps.device, state.deps.train_deadline, atom::train_v, std::move(job))
+  self->request(state.deps.training, state.deps.train_deadline, atom::train_v, std::move(job))
       .then(
           [self, batch = std::move(batch)](TrainOutcome& outcome) {
             engines::Snapshot before =
@@ -270,7 +270,7 @@ SupervisedTrainerActor::behavior_type supervised_trainer(Self self, SupervisedDe
   state.weights = std::move(deps.weights);
   state.phases = RunPhases(phase_options(deps),
                            {state.weights.version.step, deps.evaluated_step, std::move(deps.best)});
-  state.commits = CommitChain({{}, deps.device, deps.recorder, deps.commits, deps.commit_port});
+  state.commits = CommitChain({{}, deps.training, deps.recorder, deps.commits, deps.commit_port});
   state.deps = std::move(deps);
   return {
       [self](atom::start) { handle(self, RunEvent::kStart); },

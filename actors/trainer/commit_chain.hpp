@@ -31,7 +31,7 @@ namespace tidemill::actors {
 /// The actors that hold the parts of a commit, and where the commit goes.
 struct CommitRoute {
   StreamActor stream;  // null: the workflow has no stream
-  DeviceActor device;
+  TrainingActor training;
   RecorderActor recorder;
   std::shared_ptr<CommitStore> store;
   WorkPort* port = nullptr;  // outlives the trainer
@@ -116,7 +116,7 @@ private:
 
   template <class Self, class OnCaptured>
   void capture_optimizer(Self self, OnCaptured on_captured) {
-    self->request(route_.device, kPartDeadline, atom::capture_v)
+    self->request(route_.training, kPartDeadline, atom::capture_v)
         .then(
             [this, self, on_captured](OptimizerState& optimizer) {
               captured_->commit.optimizer = std::move(optimizer.tensors);

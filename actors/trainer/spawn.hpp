@@ -52,7 +52,8 @@ struct TrainerOptions {
 struct TrainerDeps {
   TrainerOptions options;
   StreamActor stream;
-  DeviceActor device;
+  TrainingActor training;
+  ServingActor serving;  // generates probes
   KeeperActor keeper;
   RecorderActor recorder;
   EvaluatorActor evaluator;  // null: none

@@ -9,6 +9,7 @@
 //
 // No version is published while a batch is leased: the batch is acknowledged first.
 #include <deque>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -28,6 +29,7 @@ namespace {
 constexpr Duration kReplyDeadline = std::chrono::minutes(2);
 constexpr Duration kEvalDeadline = std::chrono::hours(72);
 constexpr const char* kConsumer = "trainer";
+constexpr std::uint32_t kProbeAttempts = 3;
 
 struct TrainerState {
   static inline const char* name = "trainer";
@@ -187,21 +189,31 @@ void acknowledge(Self self, TrainOutcome& outcome) {
 
 void send_job(Self self, TrainJob job) {
   auto& state = self->state;
-  self->request(state.deps.device, state.deps.options.train_deadline, atom::train_v, std::move(job))
+  self->request(state.deps.training, state.deps.options.train_deadline, atom::train_v,
+                std::move(job))
       .then([self](TrainOutcome& outcome) { acknowledge(self, outcome); },
             or_fail(self, "training"));
 }
 
-void send_with_probe(Self self, TrainJob job) {
+// A device that ends or is quarantined gives up the probe with its other requests. Another device
+// then generates it.
+void send_with_probe(Self self, const std::shared_ptr<TrainJob>& job, std::uint32_t attempt = 1) {
   auto& state = self->state;
   engines::RolloutRequest request = probe_request(state.batch, state.deps.options, state.recent);
-  self->request(state.deps.device, state.deps.options.train_deadline, atom::generate_v, request)
+  self->request(state.deps.serving, state.deps.options.train_deadline, atom::generate_v, request)
       .then(
-          [self, request, job = std::move(job)](const engines::RolloutResult& result) mutable {
-            add_probe(request, result, self->state.recent, job);
-            send_job(self, std::move(job));
+          [self, request, job](const engines::RolloutResult& result) {
+            add_probe(request, result, self->state.recent, *job);
+            send_job(self, std::move(*job));
           },
-          or_fail(self, "generating a probe"));
+          [self, job, attempt](const caf::error& error) {
+            const Status why = from_caf_error(error);
+            if (why.code() == Errc::kUnavailable && attempt < kProbeAttempts) {
+              send_with_probe(self, job, attempt + 1);
+            } else {
+              fail(self, why.with_context("generating a probe"));
+            }
+          });
 }
 
 void train(Self self) {
@@ -219,7 +231,7 @@ void train(Self self) {
   if (state.batch.empty() || has_comparison(job)) {
     send_job(self, std::move(job));
   } else {
-    send_with_probe(self, std::move(job));
+    send_with_probe(self, std::make_shared<TrainJob>(std::move(job)));
   }
 }
 
@@ -414,7 +426,7 @@ TrainerActor::behavior_type trainer(Self self, TrainerDeps deps) {
   state.phases =
       RunPhases(phase_options(deps), {state.now.step, deps.evaluated_step, std::move(deps.best)});
   state.commits =
-      CommitChain({deps.stream, deps.device, deps.recorder, deps.commits, deps.commit_port});
+      CommitChain({deps.stream, deps.training, deps.recorder, deps.commits, deps.commit_port});
   state.deps = std::move(deps);
   return {
       [self](atom::start) {

@@ -27,7 +27,8 @@ struct ReplayOptions {
   Duration decode_time = std::chrono::milliseconds(20);
   /// Virtual time to train on one token.
   Duration train_time_per_token = std::chrono::microseconds(50);
-  /// Returns the length of each response. If null, lengths are 1 to 8 tokens, hashed from the id.
+  /// Returns the length of each response. If null, lengths are 1 to 8 tokens, hashed from the
+  /// `draw_key`.
   LengthOf length_of;
   std::uint64_t seed = 0;
   /// Measures the time limits of requests, and must outlive the engine. If null, requests with a
@@ -38,7 +39,7 @@ struct ReplayOptions {
 /// Returns the weights that every replayed run starts from.
 [[nodiscard]] Snapshot replay_initial_snapshot(std::uint64_t seed);
 
-/// Makes an engine whose tokens depend on (seed, sample id, position, serving weights).
+/// Makes an engine whose tokens depend on (seed, `draw_key`, position, serving weights).
 /// It loads weights, waits for `min_step`, limits the time of requests and finishes responses
 /// exactly as the rollout view of a model does.
 [[nodiscard]] std::unique_ptr<RolloutEngine> make_replay_rollout_engine(

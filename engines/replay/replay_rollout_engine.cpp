@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -95,9 +96,7 @@ public:
     }
     for (auto it = running_.begin(); it != running_.end();) {
       Job& job = it->second;
-      for (std::uint32_t i = 0; i < iterations; ++i) {
-        append_token(job);
-      }
+      append_tokens(job, iterations);
       report.decode_tokens += iterations;
       if (job.tokens.size() == job.length) {
         finish(job, job.length == static_cast<std::uint32_t>(job.request.max_new_tokens)
@@ -128,7 +127,7 @@ private:
     const std::uint32_t wanted =
         options_.length_of ? options_.length_of(request.id)
                            : 1 + static_cast<std::uint32_t>(
-                                     keyed_bits(options_.seed, request.id.value, 1U << 20U) % 8);
+                                     keyed_bits(options_.seed, request.draw_key, 1U << 20U) % 8);
     return std::clamp(wanted, 1U, static_cast<std::uint32_t>(std::max(request.max_new_tokens, 1)));
   }
 
@@ -177,12 +176,20 @@ private:
     }
   }
 
-  void append_token(Job& job) const {
-    const std::int32_t token =
-        replay_token(job.request.seed, weight_bits_, job.request.id, job.tokens.size());
-    const std::uint64_t t = job.request.prompt_ids.size() + job.tokens.size();
-    job.tokens.push_back(token);
-    job.logprobs.push_back(replay_logprob(weight_bits_, token, t));
+  void append_tokens(Job& job, std::uint32_t count) const {
+    const std::size_t first = job.tokens.size();
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const std::int32_t token =
+          replay_token(job.request.seed, weight_bits_, job.request.draw_key, job.tokens.size());
+      const std::uint64_t t = job.request.prompt_ids.size() + job.tokens.size();
+      job.tokens.push_back(token);
+      job.logprobs.push_back(replay_logprob(weight_bits_, token, t));
+    }
+    if (count > 0) {
+      const VersionSpan span{version_, count};
+      job.sink->on_tokens({job.request.id, first, std::span(job.tokens).subspan(first),
+                           std::span(job.logprobs).subspan(first), std::span(&span, 1)});
+    }
   }
 
   void finish(Job& job, FinishReason reason, std::string error = "") const {

@@ -14,10 +14,10 @@ std::uint64_t replay_weight_bits(const std::string& digest) {
   return bits;
 }
 
-std::int32_t replay_token(std::uint64_t seed, std::uint64_t weight_bits, SampleId id,
+std::int32_t replay_token(std::uint64_t seed, std::uint64_t weight_bits, std::uint64_t draw_key,
                           std::uint64_t position) {
   constexpr std::uint64_t kVocabulary = 1000;
-  return static_cast<std::int32_t>(keyed_bits(seed ^ weight_bits, id.value, position) %
+  return static_cast<std::int32_t>(keyed_bits(seed ^ weight_bits, draw_key, position) %
                                    kVocabulary);
 }
 

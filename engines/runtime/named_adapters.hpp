@@ -31,6 +31,11 @@ struct LoadedAdapter {
   std::int64_t num_requests = 0;  // requests that named it and have not ended
 };
 
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, LoadedAdapter& x) {
+  return f(x.name, x.version, x.size_bytes, x.num_requests);
+}
+
 /// The adapters that requests of one runtime may name (`RolloutRequest::adapter`), all over the
 /// served base. Rows of different adapters and of the policy share batches. They do not change a
 /// bit of each other's results, and they cost rows without a named adapter nothing.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -355,7 +356,11 @@ std::optional<FinishReason> RolloutView::apply(const SampledToken& sampled) {
     sequence.tokens.push_back(sampled.token);
     sequence.result.behavior_logprobs.push_back(sampled.logprob);
     const ServedAdapter* adapter = sequence.adapter.get();
-    count_version(sequence.result.versions, adapter != nullptr ? adapter->version : version_);
+    const VersionSpan span{adapter != nullptr ? adapter->version : version_, 1};
+    count_version(sequence.result.versions, span.version);
+    sequence.sink->on_tokens({sequence.request.id, sequence.response().size() - 1,
+                              std::span(&sampled.token, 1), std::span(&sampled.logprob, 1),
+                              std::span(&span, 1)});
     if (std::ranges::find(sequence.request.stop_ids, sampled.token) !=
         sequence.request.stop_ids.end()) {
       return FinishReason::kStop;

@@ -36,7 +36,7 @@ protected:
   void start_rollout_worker() {
     actors::RolloutWorkerDeps deps;
     deps.stream = deps_.stream;
-    deps.device = deps_.device;
+    deps.serving = deps_.serving;
     keep(actors::spawn_rollout_worker(system(), std::move(deps)));
     drain();
   }
@@ -379,8 +379,8 @@ protected:
     options.batch_rows = 1;
     options.max_concurrent = 100;
     options.total_steps = 10;
-    keeper_ =
-        keep(actors::spawn_keeper(system(), {keep(spawn_fake_device(system(), device_)), options}));
+    keeper_ = keep(actors::spawn_keeper(
+        system(), {{{"device", keep(spawn_fake_device(system(), device_))}}, {}, options, {}}));
     exit_ = exit_of(keeper_);
   }
   Reply<actors::Admission> admit(Duration wait) {
@@ -440,8 +440,8 @@ TEST_F(KeeperCadenceTest, InAFixedOrderAGroupThatLeavesKeepsItsSlots) {
   options.max_concurrent = 100;
   options.total_steps = 10;
   options.generation_order = actors::GenerationOrder::kFixed;
-  keeper_ =
-      keep(actors::spawn_keeper(system(), {keep(spawn_fake_device(system(), device_)), options}));
+  keeper_ = keep(actors::spawn_keeper(
+      system(), {{{"device", keep(spawn_fake_device(system(), device_))}}, {}, options, {}}));
   const auto all = ask<actors::Admission>(keeper_, atom::admit_v, actors::AdmissionRequest{9, 1s});
   drain();
   ASSERT_TRUE(all.ok());

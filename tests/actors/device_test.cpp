@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -135,6 +136,38 @@ private:
   std::unique_ptr<engines::TrainingJob> inner_;
 };
 
+// Adapters that have names and versions, but no tensors.
+class NamesOnly final : public engines::NamedAdapters {
+public:
+  explicit NamesOnly(EngineCalls& calls) : calls_(calls) {}
+  Status load(engines::NamedAdapter adapter) override {
+    calls_.add("load adapter");
+    if (adapter.name.empty()) {
+      return invalid_argument("adapter: no name");
+    }
+    names_[adapter.name] = adapter.version;
+    return {};
+  }
+  Status unload(std::string_view name) override {
+    calls_.add("unload adapter");
+    return names_.erase(std::string(name)) == 1
+               ? Status()
+               : Status(Errc::kNotFound, "adapter " + std::string(name) + " is not loaded");
+  }
+  std::vector<engines::LoadedAdapter> loaded() const override {
+    calls_.add("list adapters");
+    std::vector<engines::LoadedAdapter> all;
+    for (const auto& [name, version] : names_) {
+      all.push_back({name, version, 0, 0});
+    }
+    return all;
+  }
+
+private:
+  EngineCalls& calls_;
+  std::map<std::string, PolicyVersion> names_;
+};
+
 class DeviceTest : public ActorTest {
 protected:
   void SetUp() override {
@@ -161,12 +194,21 @@ protected:
       return std::unique_ptr<engines::TokenLoss>(std::make_unique<NoLoss>());
     };
     deps.port = &watched_port_;
+    deps.adapters = trains ? &adapters_ : nullptr;
+    deps.open_adapter = [this](const std::string& path) -> Result<engines::AdapterFiles> {
+      calls_.add("open adapter");
+      if (path != "adapters/tutor") {
+        return Status(Errc::kNotFound, path + ": no such directory");
+      }
+      return engines::AdapterFiles{};
+    };
     device_ = keep(actors::spawn_device(system(), std::move(deps)));
     exit_ = exit_of(device_);
   }
   static engines::RolloutRequest request(std::uint64_t id, std::uint64_t min_step = 0) {
     engines::RolloutRequest request;
     request.id = {id};
+    request.draw_key = id;
     request.prompt_ids = {1, 2};
     request.max_new_tokens = 8;
     request.min_step = min_step;
@@ -207,12 +249,28 @@ protected:
     drain();
     return reply;
   }
+  Reply<PolicyVersion> restore(const engines::Snapshot& weights,
+                               const actors::OptimizerState& optimizer) {
+    auto reply =
+        ask<PolicyVersion>(device_, atom::restore_v, actors::TrainingState{weights, optimizer});
+    drain();
+    return reply;
+  }
+  // Returns the reply once it has arrived.
+  Reply<actors::AdapterList> adapters(actors::AdapterAction action, const std::string& name = "",
+                                      const std::string& path = "") {
+    auto reply = ask<actors::AdapterList>(device_, atom::adapters_v,
+                                          actors::AdapterRequest{action, name, path, {1, 2, 3}});
+    EXPECT_TRUE(until(reply));
+    return reply;
+  }
   template <class Value>
   bool until(const Reply<Value>& reply) {
     return run_until([&] { return reply.arrived(); });
   }
 
   EngineCalls calls_;
+  NamesOnly adapters_{calls_};
   WatchedPort watched_port_{port(), calls_};
   engines::ReplayOptions replay_;
   engines::Snapshot initial_;
@@ -374,6 +432,34 @@ TEST_F(DeviceTest, LoadRefusesOlderWeights) {
   const auto older = load(initial_);
   ASSERT_TRUE(until(older));
   EXPECT_EQ(older.status().code(), Errc::kStaleVersion);
+}
+
+// -- adapters -------------------------------------------------------------------------------------
+
+TEST_F(DeviceTest, AdaptersAreLoadedListedAndUnloadedAtThePort) {
+  using actors::AdapterAction;
+  start();
+  EXPECT_TRUE(adapters(AdapterAction::kList).value().adapters.empty());
+  const auto loaded = adapters(AdapterAction::kLoad, "tutor", "adapters/tutor");
+  ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
+  ASSERT_EQ(loaded.value().adapters.size(), 1U);
+  EXPECT_EQ(loaded.value().adapters[0].name, "tutor");
+  EXPECT_EQ(loaded.value().adapters[0].version, (PolicyVersion{1, 2, 3}));
+  const auto missing = adapters(AdapterAction::kLoad, "other", "nowhere");
+  EXPECT_EQ(missing.status().code(), Errc::kNotFound);
+  EXPECT_EQ(missing.status().message(), "nowhere: no such directory");
+  EXPECT_EQ(adapters(AdapterAction::kLoad, "", "adapters/tutor").status().code(),
+            Errc::kInvalidArgument);
+  EXPECT_EQ(adapters(AdapterAction::kUnload, "other").status().code(), Errc::kNotFound);
+  EXPECT_EQ(adapters(AdapterAction::kList).value().adapters.size(), 1U);
+  EXPECT_TRUE(adapters(AdapterAction::kUnload, "tutor").value().adapters.empty());
+  EXPECT_EQ(calls_.elsewhere, std::vector<std::string>{});
+  EXPECT_FALSE(exit_->has_value());
+}
+
+TEST_F(DeviceTest, ADeviceWithoutNamedAdaptersRefusesThem) {
+  start(/*trains=*/false);
+  EXPECT_EQ(adapters(actors::AdapterAction::kList).status().code(), Errc::kUnimplemented);
 }
 
 // -- training -------------------------------------------------------------------------------------
@@ -562,6 +648,37 @@ TEST_F(DeviceTest, AJobThatOnlyScoresSumsItsTargetsAndChangesNothing) {
   auto undisturbed = train(job({{4}}));
   ASSERT_TRUE(until(undisturbed));
   EXPECT_EQ(trained.value().snapshot.base_digest, undisturbed.value().snapshot.base_digest);
+}
+
+// A device that is restored to a commit trains as the device that made the commit.
+TEST_F(DeviceTest, RestoreReturnsToTheWeightsAndTheOptimizerOfACommit) {
+  start();
+  const auto first = train(job({{0}}));
+  ASSERT_TRUE(until(first));
+  const auto captured = ask<actors::OptimizerState>(device_, atom::capture_v);
+  ASSERT_TRUE(until(captured));
+  const auto second = train(job({{1}}, 2));
+  ASSERT_TRUE(until(second));
+  ASSERT_TRUE(until(train(job({{5, 6}}, 3))));
+  const auto restored = restore(first.value().snapshot, captured.value());
+  ASSERT_TRUE(until(restored));
+  ASSERT_TRUE(restored.ok()) << restored.status().to_string();
+  EXPECT_EQ(restored.value(), first.value().snapshot.version);
+  const auto again = train(job({{1}}, 2));
+  ASSERT_TRUE(until(again));
+  EXPECT_EQ(again.value().snapshot.base_digest, second.value().snapshot.base_digest);
+  EXPECT_EQ(calls_.counts["restore"], 1);
+  EXPECT_EQ(calls_.elsewhere, std::vector<std::string>{});
+}
+
+TEST_F(DeviceTest, RestoreIsRefusedDuringAJobAndWithoutATrainingView) {
+  start();
+  const auto running_job = train(job({{0}}));
+  EXPECT_EQ(restore(initial_, {}).status().code(), Errc::kUnavailable);
+  ASSERT_TRUE(until(running_job));
+  start(/*trains=*/false);
+  EXPECT_EQ(restore(initial_, {}).status().code(), Errc::kUnavailable);
+  EXPECT_EQ(calls_.counts["restore"], 0);
 }
 
 TEST_F(DeviceTest, CaptureRepliesOnlyBetweenJobs) {

@@ -26,7 +26,7 @@ class EvaluatorTest : public ActorTest {
 protected:
   void SetUp() override {
     device_handle_ = keep(spawn_fake_device(system(), device_));
-    deps_.device = device_handle_;
+    deps_.serving = device_handle_;
     deps_.engine = engine_;
     deps_.decode = [](const std::vector<std::int32_t>& ids) { return std::to_string(ids.size()); };
     deps_.samples = 2;
@@ -208,6 +208,35 @@ TEST_F(EvaluatorTest, ADeviceThatDiesFailsTheSamples) {
   EXPECT_EQ(reply.value().num_failed, 4U);
 }
 
+TEST_F(EvaluatorTest, AResponseThatWasGivenUpWithItsDeviceIsRequestedAgain) {
+  const auto reply = evaluate(1);
+  const SampleId first = device_->generations[0].request.id;
+  take(device_->generations).fail({Errc::kUnavailable, "device-1 is quarantined: digest"});
+  drain();
+  ASSERT_EQ(device_->generations.size(), 4U);
+  EXPECT_EQ(device_->generations.back().request.id, first);
+  for (int i = 0; i < 4; ++i) {
+    respond(1);
+  }
+  EXPECT_TRUE(run_until([&] { return reply.arrived(); }));
+  EXPECT_EQ(reply.value().num_failed, 0U);
+}
+
+// An evaluation whose responses are missing would be recorded as a bad one.
+TEST_F(EvaluatorTest, AResponseThatIsGivenUpAgainAndAgainFailsTheEvaluation) {
+  const auto reply = evaluate(1);
+  for (int i = 0; i < 9; ++i) {
+    EXPECT_FALSE(reply.arrived());
+    take(device_->generations).fail({Errc::kUnavailable, "no device serves"});
+    drain();
+  }
+  EXPECT_EQ(reply.status().code(), Errc::kUnavailable);
+  EXPECT_EQ(reply.status().message(), "no device serves");
+  EXPECT_EQ(device_->cancelled.size(), 4U);
+  EXPECT_FALSE(exit_->has_value());
+  EXPECT_EQ(evaluate(2).status().code(), Errc::kUnavailable);
+}
+
 TEST_F(EvaluatorTest, ExitsWithTheErrorOfARewardEngineThatGivesUp) {
   engine_->failure = {Errc::kUnavailable, "the program died"};
   evaluate(1);
@@ -231,7 +260,7 @@ TEST_F(EvaluatorTest, ARolloutStartsWhileAnEvaluationOfManyPromptsRuns) {
   const auto device_port = actors::make_simulated_work_port(system(), [] { return Duration{0}; });
   device.port = device_port.get();
   const auto shared = keep(actors::spawn_device(system(), std::move(device)));
-  deps_.device = shared;
+  deps_.serving = shared;
   deps_.prompts.resize(300, deps_.prompts.front());
   deps_.max_in_flight = 64;
   const auto evaluated = evaluate(0);
@@ -327,7 +356,7 @@ TEST_F(EvaluatorTest, AStopFreesTheDeviceForRollouts) {
   const auto device_port = actors::make_simulated_work_port(system(), [] { return Duration{0}; });
   device.port = device_port.get();
   const auto shared = keep(actors::spawn_device(system(), std::move(device)));
-  deps_.device = shared;
+  deps_.serving = shared;
   deps_.prompts.resize(300, deps_.prompts.front());
   deps_.max_in_flight = 64;
   const auto evaluated = evaluate(0);

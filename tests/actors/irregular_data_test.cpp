@@ -139,7 +139,7 @@ protected:
   void SetUp() override {
     actors::RolloutWorkerDeps deps;
     deps.stream = keep(spawn_fake_stream(system(), stream_));
-    deps.device = keep(spawn_fake_device(system(), device_));
+    deps.serving = keep(spawn_fake_device(system(), device_));
     deps.seed = 11;
     keep(actors::spawn_rollout_worker(system(), std::move(deps)));
     drain();

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests the contract of actors/keeper/handles.hpp, handler by handler.
 #include <chrono>
+#include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "actors/keeper/spawn.hpp"
+#include "actors/router/spawn.hpp"
 #include "tests/support/actor_test.hpp"
 #include "tests/support/fake_actors.hpp"
 
@@ -26,9 +30,22 @@ protected:
     options_.max_concurrent = 100;
     options_.total_steps = 10;
   }
-  void start() {
+  void start() { start_with({}); }
+  // Spawns the keeper with `device_` and with others, which are named after their numbers.
+  void start_with(const std::vector<std::shared_ptr<FakeDevice>>& others) {
     device_handle_ = keep(spawn_fake_device(system(), device_));
-    keeper_ = keep(actors::spawn_keeper(system(), {device_handle_, options_}));
+    actors::KeeperDeps deps;
+    deps.devices.push_back({"device", device_handle_});
+    for (const auto& other : others) {
+      other_handles_.push_back(keep(spawn_fake_device(system(), other)));
+      deps.devices.push_back(
+          {"device-" + std::to_string(deps.devices.size()), other_handles_.back()});
+    }
+    deps.router = keep(actors::spawn_router(system(), {deps.devices}));
+    router_ = deps.router;
+    deps.options = options_;
+    deps.log = [this](const std::string& line) { log_.push_back(line); };
+    keeper_ = keep(actors::spawn_keeper(system(), std::move(deps)));
     exit_ = exit_of(keeper_);
   }
   Reply<Admission> admit(std::uint32_t groups, Duration wait = 5s) {
@@ -44,8 +61,9 @@ protected:
     return reply;
   }
   // The device accepts the oldest weights that it has been given.
-  PolicyVersion load() {
-    auto pending = take(device_->loads);
+  PolicyVersion load() { return load(*device_); }
+  PolicyVersion load(FakeDevice& device) {
+    auto pending = take(device.loads);
     const PolicyVersion version = pending.request.version;
     pending.reply(version);
     drain();
@@ -65,6 +83,9 @@ protected:
   actors::KeeperOptions options_;
   std::shared_ptr<FakeDevice> device_ = std::make_shared<FakeDevice>();
   actors::DeviceActor device_handle_;
+  std::vector<actors::DeviceActor> other_handles_;
+  actors::RouterActor router_;
+  std::vector<std::string> log_;
   actors::KeeperActor keeper_;
   std::shared_ptr<std::optional<Status>> exit_;
 };
@@ -275,6 +296,102 @@ TEST_F(KeeperTest, AnAdmissionThatIsGrantedLeavesNoTimer) {
   EXPECT_EQ(status().admitted_groups, 20U);
   advance(6min);  // past the deadlines of the loads
   EXPECT_LE(num_timers(), 1U);
+}
+
+// -- several devices ------------------------------------------------------------------------------
+
+TEST_F(KeeperTest, EachDeviceLoadsTheNewestVersionByItself) {
+  const auto slow = std::make_shared<FakeDevice>();
+  start_with({slow});
+  publish(1);
+  publish(2);
+  EXPECT_EQ(load().step, 1U);
+  EXPECT_EQ(load().step, 2U);
+  EXPECT_EQ(status().serving_step, 0U) << "the slow device still serves the first version";
+  EXPECT_EQ(status().devices.at(0).serving_step, 2U);
+  EXPECT_EQ(status().devices.at(1).loading_step, 1U);
+  EXPECT_EQ(load(*slow).step, 1U);
+  EXPECT_EQ(load(*slow).step, 2U);
+  EXPECT_EQ(status().serving_step, 2U);
+}
+
+TEST_F(KeeperTest, ADeviceThatRefusesWeightsIsQuarantinedAndTheOthersGoOn) {
+  const auto sound = std::make_shared<FakeDevice>();
+  start_with({sound});
+  publish(1);
+  const auto served = ask<PolicyVersion>(keeper_, atom::waits_v, std::uint64_t{1});
+  load(*sound);
+  EXPECT_FALSE(served.arrived());
+  take(device_->loads).fail({Errc::kCorruptData, "digest does not match"});
+  drain();
+  EXPECT_FALSE(exit_->has_value());
+  EXPECT_EQ(log_, std::vector<std::string>{
+                      "device is quarantined: loading new weights: digest does not match"});
+  EXPECT_TRUE(served.ok()) << "nothing waits for the quarantined device";
+  EXPECT_EQ(status().devices.at(0).quarantine, "loading new weights: digest does not match");
+  EXPECT_EQ(status().serving_step, 1U);
+  publish(2);
+  EXPECT_TRUE(device_->loads.empty()) << "it gets no more versions";
+  EXPECT_EQ(load(*sound).step, 2U);
+  engines::RolloutRequest request;
+  ask<engines::RolloutResult>(router_, atom::generate_v, request);
+  drain();
+  EXPECT_TRUE(device_->generations.empty()) << "it gets no more requests";
+  EXPECT_EQ(sound->generations.size(), 1U);
+}
+
+TEST_F(KeeperTest, TheLastDeviceThatIsLostEndsTheKeeper) {
+  const auto other = std::make_shared<FakeDevice>();
+  start_with({other});
+  kill(other_handles_.at(0));
+  ASSERT_EQ(log_.size(), 1U);
+  EXPECT_THAT(log_[0], HasSubstr("device-1 is quarantined: device-1 has ended"));
+  EXPECT_FALSE(exit_->has_value());
+  publish(1);
+  take(device_->loads).fail({Errc::kCorruptData, "digest does not match"});
+  drain();
+  ASSERT_TRUE(exit_->has_value());
+  EXPECT_EQ((*exit_)->code(), Errc::kCorruptData);
+  EXPECT_EQ(log_.size(), 1U) << "the exit reason says the rest";
+}
+
+TEST_F(KeeperTest, ADeviceThatDoesNotReplyInTimeIsQuarantined) {
+  const auto hangs = std::make_shared<FakeDevice>();
+  start_with({hangs});
+  publish(1);
+  load();
+  advance(6min);
+  EXPECT_FALSE(exit_->has_value());
+  EXPECT_THAT(status().devices.at(1).quarantine, HasSubstr("deadline"));
+  take(hangs->loads).reply({0, 0, 1});  // too late
+  drain();
+  EXPECT_EQ(status().devices.at(1).serving_step, 0U);
+  publish(2);
+  EXPECT_TRUE(hangs->loads.empty());
+}
+
+TEST_F(KeeperTest, AFixedOrderWaitsForAllDevicesThatAreNotQuarantined) {
+  options_.generation_order = actors::GenerationOrder::kFixed;
+  options_.max_staleness = 1;
+  const auto slow = std::make_shared<FakeDevice>();
+  const auto broken = std::make_shared<FakeDevice>();
+  start_with({slow, broken});
+  admit(8);
+  admit(8);
+  record({8, 0, 0, 0});
+  publish(1);
+  admit(8);
+  record({4, 0, 0, 0});
+  publish(2);
+  EXPECT_EQ(load().step, 1U);
+  EXPECT_TRUE(device_->loads.empty()) << "version 2 waits for the other devices";
+  EXPECT_EQ(load(*slow).step, 1U);
+  EXPECT_TRUE(slow->loads.empty());
+  take(broken->loads).fail({Errc::kCorruptData, "digest does not match"});
+  drain();
+  EXPECT_EQ(load().step, 2U);
+  EXPECT_EQ(load(*slow).step, 2U);
+  EXPECT_TRUE(broken->loads.empty());
 }
 
 // -- waits ----------------------------------------------------------------------------------------

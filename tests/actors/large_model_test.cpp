@@ -91,7 +91,7 @@ protected:
       threads_.insert(std::this_thread::get_id());
     };
     rollout_ = std::make_unique<WatchedRollout>(runtime_->rollout(), on_call);
-    train_ = std::make_unique<WatchedTrain>(*runtime_->train(), on_call);
+    train_ = std::make_unique<WatchedTrain>(*runtime_->policy_job(), on_call);
     actors::DeviceDeps deps;
     deps.rollout = rollout_.get();
     deps.train = train_.get();

@@ -79,9 +79,19 @@ TIDEMILL_EXAMPLE(SampleId, {17});
 TIDEMILL_EXAMPLE(PolicyVersion, {1, 2, 3});
 TIDEMILL_EXAMPLE(engines::RewardRequest, {{5}, "prompt", "response", "answer", "{}"});
 TIDEMILL_EXAMPLE(engines::RewardResult, {{5}, 0.5, "error", {1.0, 2.0}});
-TIDEMILL_EXAMPLE(
-    engines::RolloutRequest,
-    {{9}, {1, 2}, some_sampling(), 11, 12, {2}, {"stop"}, "tutor", 3, Duration(99), true, true});
+TIDEMILL_EXAMPLE(engines::RolloutRequest, {{9},
+                                           {1, 2},
+                                           some_sampling(),
+                                           11,
+                                           13,
+                                           12,
+                                           {2},
+                                           {"stop"},
+                                           "tutor",
+                                           3,
+                                           Duration(99),
+                                           true,
+                                           true});
 TIDEMILL_EXAMPLE(engines::RolloutResult, {{9},
                                           {4, 5},
                                           {-1.0F, -2.0F},
@@ -105,6 +115,10 @@ TIDEMILL_EXAMPLE(TrainJob, {{{{some_sequence()}, {{5}}}},
 TIDEMILL_EXAMPLE(TrainOutcome,
                  {{{{{"loss", 0.5}}, 1.5, 0.001, 3}}, some_snapshot(), {0.25, 99}, {-1.5, 7}});
 TIDEMILL_EXAMPLE(OptimizerState, {{{"m", some_tensor()}}});
+TIDEMILL_EXAMPLE(TrainingState, {some_snapshot(), {{{"m", some_tensor()}}}});
+TIDEMILL_EXAMPLE(AdapterRequest, {AdapterAction::kLoad, "tutor", "adapters/tutor", {1, 2, 3}});
+TIDEMILL_EXAMPLE(AdapterList, {{{"tutor", {1, 2, 3}, 4, 5}}});
+TIDEMILL_EXAMPLE(QuarantinedDevice, {"device", "why"});
 TIDEMILL_EXAMPLE(NewGroup, {21, {{some_row(), {some_cell()}}}});
 TIDEMILL_EXAMPLE(LeaseRequest, {{1}, "consumer", 4, 2, 77, Duration{5}});
 TIDEMILL_EXAMPLE(
@@ -122,7 +136,7 @@ TIDEMILL_EXAMPLE(StreamStatus,
                  {1, 2, 3, 4, 5, 6, 7, 8, 9, {0.5, 1.5}, 10, 11, "why", 12, {1, 2, 3}});
 TIDEMILL_EXAMPLE(AdmissionRequest, {3, Duration{4}});
 TIDEMILL_EXAMPLE(Admission, {1, 2, 3, "version 4"});
-TIDEMILL_EXAMPLE(KeeperStatus, {1, 2, 3, 4, 5, 6, 7});
+TIDEMILL_EXAMPLE(KeeperStatus, {1, 2, 3, 4, 5, 6, 7, {{"device", 8, 9, "why"}}});
 TIDEMILL_EXAMPLE(StepRecord, {"train", 5, {{"reward_mean", 0.5}}, {some_sample()}});
 TIDEMILL_EXAMPLE(storage::RecordMarks, {1, 2, "metrics", "samples"});
 TIDEMILL_EXAMPLE(EvalReport, {1, 2, 3, 0.5, 0.75, 4, {0.25}});
@@ -285,7 +299,7 @@ TEST(MessageTypes, EveryRegisteredTypeIsSerializedWithoutLoss) {
   const std::size_t count =
       check_types(system, std::make_integer_sequence<caf::type_id_t, Block::end - Block::begin>{});
   std::cout << "message types checked: " << count << '\n';
-  EXPECT_EQ(count, 27U);  // of actors/type_ids.hpp
+  EXPECT_EQ(count, 31U);  // of actors/type_ids.hpp
 }
 
 // Shows that the counter finds an omitted field.

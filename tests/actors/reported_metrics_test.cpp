@@ -351,7 +351,7 @@ protected:
     deps.eval_every = 1;
     deps.eval_sequences =
         std::make_shared<const std::vector<engines::TrainSequence>>(std::move(held_out));
-    deps.device = keep(spawn_fake_device(system(), device_));
+    deps.training = keep(spawn_fake_device(system(), device_));
     deps.recorder = keep(spawn_fake_recorder(system(), recorder_));
     deps.owner = keep(spawn_fake_owner(system(), std::make_shared<FakeOwner>()));
     deps.reader = std::make_shared<GrowingSequences>();

@@ -27,7 +27,7 @@ protected:
     device_handle_ = keep(spawn_fake_device(system(), device_));
     actors::RolloutWorkerDeps deps;
     deps.stream = stream_handle_;
-    deps.device = device_handle_;
+    deps.serving = device_handle_;
     deps.max_in_flight = 4;
     deps.max_failed = 3;
     deps.seed = 11;

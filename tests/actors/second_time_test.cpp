@@ -45,7 +45,7 @@ class RepeatedEvaluationTest : public ActorTest {
 protected:
   void SetUp() override {
     actors::EvaluatorDeps deps;
-    deps.device = keep(spawn_fake_device(system(), device_));
+    deps.serving = keep(spawn_fake_device(system(), device_));
     deps.engine = engine_;
     deps.decode = [](const std::vector<std::int32_t>&) { return std::string(); };
     deps.samples = 2;
@@ -312,7 +312,9 @@ protected:
     actors::TrainerDeps deps;
     deps.options = options_;
     deps.stream = keep(spawn_fake_stream(system(), stream_));
-    deps.device = keep(spawn_fake_device(system(), device_));
+    const auto device = keep(spawn_fake_device(system(), device_));
+    deps.training = device;
+    deps.serving = device;
     deps.keeper = keep(spawn_fake_keeper(system(), std::make_shared<FakeKeeper>()));
     deps.recorder = keep(spawn_fake_recorder(system(), recorder_));
     deps.evaluator = keep(spawn_fake_evaluator(system(), evaluator_));
@@ -374,6 +376,25 @@ TEST_F(RepeatedStepTest, EveryCommitHoldsItsOwnStep) {
   run_step(3);
   EXPECT_TRUE(run_until([&] { return exit_->has_value(); }));
   EXPECT_EQ(commits_->saves, 4) << "the last step is committed once";
+}
+
+TEST_F(RepeatedStepTest, AProbeThatIsGivenUpAgainAndAgainEndsTheTrainer) {
+  options_.total_steps = 4;
+  options_.max_staleness = 1;
+  start();
+  run_step(0);
+  LeaseReply reply;
+  reply.rows = {trainable_row(1, 1, 7)};  // of a version whose weights are gone
+  take(stream_->leases).reply(std::move(reply));
+  drain();
+  for (int attempt = 1; attempt <= 3; ++attempt) {
+    EXPECT_FALSE(exit_->has_value());
+    take(device_->generations).fail({Errc::kUnavailable, "no device serves"});
+    drain();
+  }
+  EXPECT_TRUE(device_->generations.empty());
+  ASSERT_TRUE(exit_->has_value());
+  EXPECT_EQ((*exit_)->message(), "generating a probe: no device serves");
 }
 
 TEST_F(RepeatedStepTest, CommitsComeAtTheStepsThatAreDue) {
@@ -482,7 +503,7 @@ TEST_F(RepeatedStepTest, EveryCommitOfASupervisedRunHoldsItsOwnPosition) {
   deps.total_steps = 4;
   deps.sequences_per_step = 3;
   deps.commit_every = 1;
-  deps.device = keep(spawn_fake_device(system(), device_));
+  deps.training = keep(spawn_fake_device(system(), device_));
   deps.recorder = keep(spawn_fake_recorder(system(), recorder_));
   deps.owner = keep(spawn_fake_owner(system(), owner_));
   deps.reader = std::make_shared<EndlessSequences>();

@@ -65,7 +65,7 @@ protected:
     deps.eval_sequences = eval_sequences_;
     deps.best = best_;
     deps.evaluated_step = evaluated_step_;
-    deps.device = device_handle_;
+    deps.training = device_handle_;
     deps.recorder = recorder_handle_;
     deps.owner = owner_handle_;
     deps.reader = reader_;

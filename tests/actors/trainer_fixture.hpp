@@ -21,7 +21,9 @@ protected:
     deps_.options.groups_per_step = 2;
     deps_.options.total_steps = 9;
     deps_.stream = keep(spawn_fake_stream(system(), stream_));
-    deps_.device = keep(spawn_fake_device(system(), device_));
+    const auto device = keep(spawn_fake_device(system(), device_));
+    deps_.training = device;
+    deps_.serving = device;
     deps_.keeper = keep(spawn_fake_keeper(system(), keeper_));
     deps_.recorder = keep(spawn_fake_recorder(system(), recorder_));
     deps_.evaluator = keep(spawn_fake_evaluator(system(), evaluator_));

@@ -41,7 +41,8 @@ protected:
     actors::TrainerDeps deps;
     deps.options = options_;
     deps.stream = stream_handle_;
-    deps.device = device_handle_;
+    deps.training = device_handle_;
+    deps.serving = device_handle_;
     deps.keeper = keeper_handle_;
     deps.recorder = recorder_handle_;
     deps.evaluator = evaluator_handle_;
@@ -206,6 +207,8 @@ TEST_F(TrainerTest, AfterARestartAProbeIsGeneratedForTheComparison) {
   start(/*step=*/2);  // the older snapshots are gone
   deliver(batch(0, 1));
   EXPECT_TRUE(device_->jobs.empty());
+  take(device_->generations).fail({Errc::kUnavailable, "device-1 is quarantined"});
+  drain();  // another device generates the probe
   ASSERT_EQ(device_->generations.size(), 1U);
   auto probe = take(device_->generations);
   EXPECT_EQ(probe.request.min_step, 2U);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <list>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -31,7 +32,7 @@ public:
     if (queued || request.prompt_ids.empty()) {
       return invalid_argument("sample " + std::to_string(request.id.value));
     }
-    const std::uint64_t wanted = 1 + keyed_bits(options_.seed, request.id.value, 1U << 20U) % 8;
+    const std::uint64_t wanted = 1 + keyed_bits(options_.seed, request.draw_key, 1U << 20U) % 8;
     const auto most = static_cast<std::uint64_t>(std::max(request.max_new_tokens, 1));
     jobs_.push_back({std::move(request), &sink, {}, std::min(wanted, most)});
     return {};
@@ -100,10 +101,14 @@ private:
     RolloutResult& result = job.result;
     const std::size_t position = result.response_ids.size();
     const std::int32_t token =
-        engines::replay_token(job.request.seed, weight_bits_, job.request.id, position);
+        engines::replay_token(job.request.seed, weight_bits_, job.request.draw_key, position);
+    const float logprob =
+        engines::replay_logprob(weight_bits_, token, job.request.prompt_ids.size() + position);
     result.response_ids.push_back(token);
-    result.behavior_logprobs.push_back(
-        engines::replay_logprob(weight_bits_, token, job.request.prompt_ids.size() + position));
+    result.behavior_logprobs.push_back(logprob);
+    const engines::VersionSpan span{version_, 1};
+    job.sink->on_tokens({job.request.id, position, std::span(&token, 1), std::span(&logprob, 1),
+                         std::span(&span, 1)});
     if (result.versions.empty() || result.versions.back().version != version_) {
       result.versions.push_back({version_, 0});
     }

@@ -124,6 +124,7 @@ private:
     for (std::uint32_t i = 0; i < options_.group_size; ++i) {
       engines::RolloutRequest request;
       request.id = {group * options_.group_size + i};
+      request.draw_key = request.id.value;
       request.prompt_ids = prompt.ids;
       request.seed = options_.data_seed;
       request.max_new_tokens = kMaxNewTokens;
@@ -199,6 +200,7 @@ std::optional<double> simulated_evaluation(const SimulationOptions& options,
   for (std::uint64_t i = 0; i < kEvalPrompts * kEvalSamples; ++i) {
     engines::RolloutRequest request;
     request.id = {kFirstEvalId + i};
+    request.draw_key = request.id.value;
     request.prompt_ids = prompts[i / kEvalSamples].ids;
     request.seed = options.data_seed;
     request.max_new_tokens = kMaxNewTokens;

@@ -39,6 +39,8 @@ TEST(RlSimulation, InvariantsHoldUnderFaultsForEverySeed) {
     EXPECT_GT(counts["rewards_checked"], 0U);
     EXPECT_GT(counts["commits_refused"], count / 50);
     EXPECT_GT(counts["appends_refused"], count / 50);
+    EXPECT_GT(counts["loads_refused"], count / 10);
+    EXPECT_GT(counts["quarantines"], count / 40);
     EXPECT_GT(counts["resumed"], count / 20);
     EXPECT_GT(counts["evaluations"], count / 10);
     EXPECT_GT(counts["bests_checked"], count / 10);
@@ -53,6 +55,28 @@ TEST(RlSimulation, InvariantsHoldUnderFaultsForEverySeed) {
     EXPECT_GT(counts["rewards_refused"], count / 4);
     EXPECT_GT(counts["mixed_samples"], count / 50);
     EXPECT_GT(counts["calm_long_steps"], count / 40);
+  }
+}
+
+// A device that cannot load a version costs its own work, but neither a restart nor a bit.
+TEST(RlSimulation, ADeviceThatRefusesAVersionIsQuarantinedAndTheRunGoesOn) {
+  for (const auto order : {actors::GenerationOrder::kFree, actors::GenerationOrder::kFixed}) {
+    SimulationOptions options;
+    options.generation_order = order;
+    options.max_staleness = order == actors::GenerationOrder::kFixed ? 1 : 0;
+    options.servers = 2;
+    options.eval_every = 1;
+    options.best.keep = true;
+    FaultOptions faults;
+    faults.max_hurry = std::chrono::milliseconds(250);
+    faults.failed_loads = 2;
+    const SimulationReport report = simulate(options, faults);
+    EXPECT_EQ(report.violations, std::vector<std::string>{});
+    EXPECT_EQ(report.end_error, "");
+    EXPECT_EQ(report.loads_refused, 2U);
+    EXPECT_EQ(report.quarantines, 2U);
+    EXPECT_EQ(report.restarts, 0U);
+    EXPECT_EQ(report.weights_digest, run_plain_loop(options).weights_digest);
   }
 }
 

@@ -25,6 +25,8 @@ constexpr std::uint64_t kStops = 80;
 constexpr std::uint64_t kBackPressure = 81;
 constexpr std::uint64_t kIrregularData = 82;
 constexpr std::uint64_t kCalm = 83;
+constexpr std::uint64_t kDevices = 84;
+constexpr std::uint64_t kLoads = 85;
 constexpr std::uint64_t kStopEvents = 1'500;  // stops fall within this many
 
 // Returns weights that are exact in binary, so that sums do not depend on their order.
@@ -62,7 +64,8 @@ std::string describe(const SimulationOptions& options) {
       " rewards=" + std::to_string(std::max<std::size_t>(options.reward_weights.size(), 1));
   text += " skip_one_in=" + std::to_string(options.skip_one_in) +
           " fail_first_one_in=" + std::to_string(options.fail_first_one_in) +
-          (options.mix_versions ? " mix_versions" : "");
+          (options.mix_versions ? " mix_versions" : "") +
+          " servers=" + std::to_string(options.servers);
   if (options.best.enabled()) {
     text += (options.best.keep ? " keep_best" : "") +
             (" patience=" + std::to_string(options.best.patience));
@@ -147,6 +150,8 @@ private:
     counts["bests_checked"] += report.bests_checked;
     counts["commits_refused"] += report.commits_refused;
     counts["appends_refused"] += report.appends_refused;
+    counts["loads_refused"] += report.loads_refused;
+    counts["quarantines"] += report.quarantines;
     counts["evaluations"] += report.evaluations;
     counts["rewards_refused"] += report.rewards_refused;
     counts["mixed_samples"] += report.mixed_samples;
@@ -308,6 +313,10 @@ SimulationOptions options_of_seed(std::uint64_t seed) {
   }
   RandomStream irregular(seed, kIrregularData);
   choose_irregular_data(irregular, options);
+  RandomStream devices(seed, kDevices);
+  if (devices.below(3) == 0) {
+    options.servers = static_cast<std::uint32_t>(1 + devices.below(2));
+  }
   if (is_calm(seed)) {
     options.device_delay = std::chrono::milliseconds(1500);
     options.reward_delay = std::chrono::seconds(5);
@@ -329,6 +338,8 @@ FaultOptions faults_of_seed(std::uint64_t seed) {
   faults.full_from = static_cast<std::uint32_t>(random.below(8) == 0 ? 1 + random.below(2) : 0);
   RandomStream stops(seed, kStops);
   faults.stop_at = stops.below(8) == 0 ? 1 + stops.below(kStopEvents) : 0;
+  RandomStream loads(seed, kLoads);
+  faults.failed_loads = static_cast<std::uint32_t>(loads.below(4) == 0 ? 1 + loads.below(2) : 0);
   return faults;
 }
 

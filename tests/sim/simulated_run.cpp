@@ -25,6 +25,7 @@ constexpr std::uint64_t kMaxEvents = 200'000;
 constexpr std::uint64_t kTypicalEvents = 1'500;  // kills happen within this many
 constexpr std::uint64_t kTypicalCommits = 3;     // and failures within this many saves
 constexpr std::uint64_t kTypicalAppends = 5;     // or appends
+constexpr std::uint64_t kTypicalLoads = 6;       // or loads of new weights
 constexpr std::uint32_t kUntrainedBatches = 4;   // after which a run without a signal ends
 
 constexpr std::uint64_t kGroupBytes = 16'384;  // more than any group takes
@@ -32,8 +33,43 @@ constexpr Duration kLease = std::chrono::seconds(2);
 constexpr Duration kCalmHurry = kLease / 8;  // no reason to lose a lease
 constexpr double kLeaseSeconds = std::chrono::duration<double>(kLease).count();
 
+// The loads of new weights that fail, counted over all devices and incarnations of a run.
+struct LoadFaults {
+  std::set<std::uint64_t> refused;
+  std::uint64_t num_loads = 0;
+  std::uint64_t num_refused = 0;
+};
+
+// Refuses some loads, and passes all other calls to another engine.
+class RefusingLoads final : public engines::RolloutEngine {
+public:
+  RefusingLoads(std::unique_ptr<engines::RolloutEngine> inner, std::shared_ptr<LoadFaults> faults)
+      : inner_(std::move(inner)), faults_(std::move(faults)) {}
+  Status submit(engines::RolloutRequest request, engines::RolloutSink& sink) override {
+    return inner_->submit(std::move(request), sink);
+  }
+  void cancel(SampleId id) override { inner_->cancel(id); }
+  Status load(engines::Snapshot snapshot, engines::WeightArrival arrival) override {
+    if (faults_->refused.contains(++faults_->num_loads)) {
+      ++faults_->num_refused;
+      return {Errc::kInternal, "simulated: the device cannot load " + to_string(snapshot.version)};
+    }
+    return inner_->load(std::move(snapshot), arrival);
+  }
+  [[nodiscard]] PolicyVersion serving() const override { return inner_->serving(); }
+  [[nodiscard]] bool has_work() const override { return inner_->has_work(); }
+  Result<engines::StepReport> step(const engines::StepBudget& budget) override {
+    return inner_->step(budget);
+  }
+
+private:
+  std::unique_ptr<engines::RolloutEngine> inner_;
+  std::shared_ptr<LoadFaults> faults_;
+};
+
 struct OwnedEngines {
   std::unique_ptr<engines::RolloutEngine> rollout;
+  std::vector<std::unique_ptr<engines::RolloutEngine>> servers;
   std::unique_ptr<engines::TrainingJob> train;
 };
 
@@ -91,6 +127,11 @@ public:
     for (std::uint32_t i = 0; i < faults.kills; ++i) {
       kill_at_.insert(random_.below(kTypicalEvents));
     }
+    for (std::uint32_t i = 0; i < options.servers; ++i) {
+      server_ports_.push_back(
+          actors::make_simulated_work_port(world_.system(), latency_below(options.device_delay)));
+    }
+    load_faults_->refused = choose(faults.failed_loads, kTypicalLoads);
   }
 
   SimulationReport run() {
@@ -123,6 +164,7 @@ public:
     report_.commits_refused = commits_->num_refused();
     report_.appends_refused = append_faults_->num_refused;
     report_.rewards_refused = reward_faults_->num_refused;
+    report_.loads_refused = load_faults_->num_refused;
     check_calm();
     report_.tokens_checked = witness_.tokens_checked();
     report_.rewards_checked = sample_witness_.rewards_checked();
@@ -151,7 +193,8 @@ private:
   // could not be scored.
   void check_calm() {
     report_.calm = faults_.max_hurry <= kCalmHurry && report_.kills == 0 &&
-                   report_.commits_refused == 0 && report_.appends_refused == 0;
+                   report_.commits_refused == 0 && report_.appends_refused == 0 &&
+                   report_.loads_refused == 0;
     if (!report_.calm) {
       return;
     }
@@ -168,6 +211,17 @@ private:
     return [this](const std::string& what) { violate(what); };
   }
 
+  std::unique_ptr<engines::RolloutEngine> rollout_engine(const engines::Snapshot& weights) {
+    const engines::ReplayOptions replay = replay_options(options_);
+    auto engine = std::make_unique<RefusingLoads>(
+        options_.mix_versions ? make_mixing_rollout_engine(replay, weights)
+                              : engines::make_replay_rollout_engine(replay, weights),
+        load_faults_);
+    return witness_.watch(std::move(engine), weights,
+                          options_.mix_versions ? VersionWitness::Order::kOldestFirstInAResponse
+                                                : VersionWitness::Order::kNeverOlder);
+  }
+
   Result<std::shared_ptr<RlEngines>> open_engines(const actors::RunOrigin& origin) {
     commit_witness_.check_origin(origin.commit);
     engines::Snapshot weights = origin.commit.has_value()
@@ -177,17 +231,19 @@ private:
     weights.version.incarnation = origin.incarnation;
     const engines::ReplayOptions replay = replay_options(options_);
     owned->train = engines::make_replay_training_job(replay, weights);
-    owned->rollout =
-        options_.mix_versions
-            ? witness_.watch(make_mixing_rollout_engine(replay, weights), weights,
-                             VersionWitness::Order::kOldestFirstInAResponse)
-            : witness_.watch(engines::make_replay_rollout_engine(replay, weights), weights);
+    owned->rollout = rollout_engine(weights);
+    for (std::uint32_t i = 0; i < options_.servers; ++i) {
+      owned->servers.push_back(rollout_engine(weights));
+    }
     if (origin.commit.has_value()) {
       TIDEMILL_RETURN_IF_ERROR(owned->train->load(weights, origin.commit->optimizer));
     }
     auto opened = std::make_shared<RlEngines>();
     opened->rollout = owned->rollout.get();
     opened->train = owned->train.get();
+    for (const auto& server : owned->servers) {
+      opened->servers.push_back(server.get());
+    }
     opened->runtime = owned;
     last_step_ = weights.version.step;
     opened->weights = std::move(weights);
@@ -204,6 +260,8 @@ private:
         ++report_.restarts;
       } else if (line.find("will be restarted") != std::string::npos) {
         ++report_.worker_deaths;
+      } else if (line.find("is quarantined") != std::string::npos) {
+        ++report_.quarantines;
       }
     };
     plan.rollout_workers = options_.rollout_workers;
@@ -253,6 +311,9 @@ private:
       check_stream(status, counts);
     };
     plan.device_port = device_port_.get();
+    for (const auto& port : server_ports_) {
+      plan.server_ports.push_back(port.get());
+    }
     plan.io_port = io_port_.get();
     plan.commit_port = commit_port_.get();
     for (const auto& port : reward_ports_) {
@@ -405,6 +466,7 @@ private:
   std::shared_ptr<SimulatedCommits> commits_;
   std::shared_ptr<AppendFaults> append_faults_;
   std::shared_ptr<RewardFaults> reward_faults_ = std::make_shared<RewardFaults>();
+  std::shared_ptr<LoadFaults> load_faults_ = std::make_shared<LoadFaults>();
   VersionWitness witness_;
   CommitWitness commit_witness_;
   SampleWitness sample_witness_;
@@ -412,6 +474,7 @@ private:
   // The clock and the ports must outlive the actors, which the destructor of `world_` ends.
   VirtualClock clock_{world_};
   std::unique_ptr<actors::WorkPort> device_port_;
+  std::vector<std::unique_ptr<actors::WorkPort>> server_ports_;
   std::unique_ptr<actors::WorkPort> io_port_;
   std::unique_ptr<actors::WorkPort> commit_port_;
   std::vector<std::unique_ptr<actors::WorkPort>> reward_ports_;

@@ -28,6 +28,7 @@ struct SimulationOptions {
   actors::GenerationOrder generation_order = actors::GenerationOrder::kFree;
   std::uint32_t rollout_workers = 2;
   std::uint32_t reward_workers = 1;
+  std::uint32_t servers = 0;  // devices that serve, in addition to the one that also trains
   std::vector<double> reward_weights;  // of the parts of a sum; empty: a single reward
   std::uint64_t commit_every = 2;
   std::uint64_t eval_every = 0;
@@ -58,6 +59,7 @@ struct FaultOptions {
   std::uint32_t kills = 0;           // actors to kill, at random events
   std::uint32_t failed_commits = 0;  // commits that fail, at random
   std::uint32_t failed_records = 0;  // appends that stop half-way, at random
+  std::uint32_t failed_loads = 0;    // new weights that a device refuses, at random
   std::uint32_t full_from = 0;       // the disk is full from this commit on; 0: never
   std::uint64_t stop_at = 0;         // ask the run to stop before this event; 0: never
   /// Sometimes a timeout comes before pending messages, if it is due within this time.
@@ -89,6 +91,8 @@ struct SimulationReport {
   std::uint64_t stream_checks = 0;
   std::uint64_t commits_refused = 0;
   std::uint64_t appends_refused = 0;
+  std::uint64_t loads_refused = 0;
+  std::uint64_t quarantines = 0;     // of devices, while others were left
   std::uint64_t evaluations = 0;     // recorded
   bool all_evaluated = true;         // every evaluation that was due is committed
   std::uint64_t tokens_checked = 0;  // against the weights that their version names

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks which weights generated which tokens (I3): no reader sees weights that mix two versions,
-// or, within an incarnation, a version older than one it has seen.
+// or, within an incarnation, a version older than one it has seen. Also checks that the tokens that
+// an engine streams are those of its results.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +17,7 @@
 #include "engines/rollout_engine.hpp"
 #include "engines/training_job.hpp"
 #include "tests/sim/simulated_parts.hpp"
+#include "tests/support/streamed_tokens.hpp"
 
 namespace tidemill::test {
 
@@ -78,7 +80,7 @@ public:
       for (std::uint32_t i = 0; known != digests_.end() && i < span.num_tokens && t < ids.size();
            ++i, ++t) {
         const std::uint64_t bits = engines::replay_weight_bits(known->second);
-        if (ids[t] != engines::replay_token(seed_, bits, id, t)) {
+        if (ids[t] != engines::replay_token(seed_, bits, id.value, t)) {
           violate_(sample_text(id) + ": token " + std::to_string(t) +
                    " was not sampled with the random numbers of its sample and position");
           return;
@@ -115,7 +117,11 @@ private:
       return inner_->step(budget);
     }
 
+    void on_tokens(const engines::RolloutTokens& tokens) override { streamed_.take(tokens); }
     void on_rollout(engines::RolloutResult result) override {
+      if (const std::string difference = streamed_.end(result); !difference.empty()) {
+        witness_.violate_(difference);
+      }
       const auto asked = asked_.find(result.id);
       if (asked == asked_.end()) {
         witness_.violate_(sample_text(result.id) + " was replied to twice");
@@ -148,6 +154,7 @@ private:
     VersionWitness& witness_;
     std::unique_ptr<engines::RolloutEngine> inner_;
     std::map<SampleId, std::pair<engines::RolloutSink*, std::uint64_t>> asked_;
+    StreamedTokens streamed_;
     Order order_;
     PolicyVersion newest_;  // newest version in any response, or so far in this one
   };

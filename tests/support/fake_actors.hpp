@@ -163,12 +163,14 @@ inline actors::StreamActor spawn_fake_stream(caf::actor_system& system,
   return with_deferred_replies(handle, deferred, atom::wake_v);
 }
 
-/// A device that stores its requests for the test to reply to, except for `capture`.
+/// A device that stores its requests for the test to reply to, except for `capture` and `restore`.
 struct FakeDevice {
   Inbox<engines::RolloutRequest, engines::RolloutResult> generations;
   std::vector<SampleId> cancelled;
   Inbox<engines::Snapshot, PolicyVersion> loads;
   Inbox<actors::TrainJob, actors::TrainOutcome> jobs;
+  Inbox<actors::AdapterRequest, actors::AdapterList> adapter_requests;
+  std::vector<actors::TrainingState> restored;
   actors::OptimizerState optimizer;
   int captured = 0;
 };
@@ -191,6 +193,11 @@ inline actors::DeviceActor spawn_fake_device(caf::actor_system& system,
               fake->loads.push_back({std::move(snapshot), promise, deferred});
               return promise;
             },
+            [self, fake, deferred](atom::adapters, AdapterRequest& request) {
+              auto promise = self->make_response_promise<AdapterList>();
+              fake->adapter_requests.push_back({std::move(request), promise, deferred});
+              return promise;
+            },
             [self, fake, deferred](atom::train, TrainJob& job) {
               auto promise = self->make_response_promise<TrainOutcome>();
               fake->jobs.push_back({std::move(job), promise, deferred});
@@ -199,6 +206,11 @@ inline actors::DeviceActor spawn_fake_device(caf::actor_system& system,
             [fake](atom::capture) {
               ++fake->captured;
               return fake->optimizer;
+            },
+            [fake](atom::restore, TrainingState& saved) {
+              const PolicyVersion version = saved.weights.version;
+              fake->restored.push_back(std::move(saved));
+              return version;
             },
             [deferred](atom::worked) { deferred->run(); },
         };

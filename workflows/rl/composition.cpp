@@ -31,7 +31,9 @@ KeeperOptions keeper_options(const RlPlan& plan, const engines::Snapshot& weight
 
 // The core actors of a run. Each holds handles only of those above it.
 struct Core {
-  DeviceActor device;
+  std::vector<ServingDevice> devices;
+  TrainingActor training;  // one of the devices
+  RouterActor router;
   KeeperActor keeper;
   StreamActor stream;
   RecorderActor recorder;
@@ -45,7 +47,8 @@ TrainerDeps trainer_deps(const RlPlan& plan, const RunOrigin& origin, engines::S
   TrainerDeps deps;
   deps.options = plan.trainer;
   deps.stream = core.stream;
-  deps.device = core.device;
+  deps.training = core.training;
+  deps.serving = core.router;
   deps.keeper = core.keeper;
   deps.recorder = core.recorder;
   deps.evaluator = core.evaluator;
@@ -62,14 +65,41 @@ TrainerDeps trainer_deps(const RlPlan& plan, const RunOrigin& origin, engines::S
   return deps;
 }
 
+// Spawns the device that trains and serves, and those that only serve.
+void spawn_devices(caf::actor_system& system, const RlPlan& plan,
+                   const std::shared_ptr<RlEngines>& engines, Core& core) {
+  DeviceDeps deps;
+  deps.runtime = engines;
+  deps.rollout = engines->rollout;
+  deps.train = engines->train;
+  deps.make_loss = plan.make_loss;
+  deps.port = plan.device_port;
+  deps.executor = plan.executor;
+  deps.adapters = engines->adapters;
+  deps.open_adapter = engines->open_adapter;
+  const DeviceActor device = spawn_device(system, std::move(deps));
+  core.training = device;
+  core.devices.push_back({"device", device});
+  for (std::size_t i = 0; i < engines->servers.size(); ++i) {
+    DeviceDeps server;
+    server.runtime = engines;
+    server.rollout = engines->servers[i];
+    server.port = plan.server_ports.at(i);
+    server.executor = plan.executor;
+    core.devices.push_back(
+        {"device-" + std::to_string(i + 1), spawn_device(system, std::move(server))});
+  }
+}
+
 Core spawn_core(caf::actor_system& system, const RlPlan& plan, const RunOrigin& origin,
                 const std::shared_ptr<RlEngines>& engines, RunOwnerActor owner) {
   auto restored = std::exchange(engines->restored, nullptr);
   const StreamOrigin rows = restored != nullptr ? restored->origin : StreamOrigin{};
   Core core;
-  core.device = spawn_device(system, {engines, engines->rollout, engines->train, plan.make_loss,
-                                      plan.device_port, plan.executor});
-  core.keeper = spawn_keeper(system, {core.device, keeper_options(plan, engines->weights, rows)});
+  spawn_devices(system, plan, engines, core);
+  core.router = spawn_router(system, {core.devices});
+  core.keeper = spawn_keeper(
+      system, {core.devices, core.router, keeper_options(plan, engines->weights, rows), plan.log});
   SampleStreamOptions stream = plan.stream;
   stream.incarnation = origin.incarnation;
   core.stream = spawn_stream(system, {stream, core.keeper, std::move(restored), plan.inspector});
@@ -78,7 +108,7 @@ Core spawn_core(caf::actor_system& system, const RlPlan& plan, const RunOrigin& 
                plan.observer, plan.decode, plan.io_port});
   if (plan.evaluator.has_value()) {
     EvaluatorDeps deps = *plan.evaluator;
-    deps.device = core.device;
+    deps.serving = core.router;
     deps.engine = plan.make_reward(std::nullopt);
     deps.port = plan.eval_port;
     core.evaluator = spawn_evaluator(system, std::move(deps));
@@ -103,7 +133,7 @@ std::vector<WorkerSpec> worker_specs(caf::actor_system& system,
   for (std::uint32_t i = 0; i < plan->rollout_workers; ++i) {
     RolloutWorkerDeps deps = plan->rollout;
     deps.stream = core.stream;
-    deps.device = core.device;
+    deps.serving = core.router;
     deps.name = "rollout-" + std::to_string(i);
     workers.push_back({deps.name, [&system, deps] {
                          return caf::actor_cast<caf::actor>(spawn_rollout_worker(system, deps));
@@ -136,12 +166,15 @@ RunParts compose(caf::actor_system& system, const std::shared_ptr<const RlPlan>&
                  RunOwnerActor owner) {
   const Core core = spawn_core(system, *plan, origin, engines, std::move(owner));
   RunParts parts;
-  parts.core = {{"device", caf::actor_cast<caf::actor>(core.device)},
-                {"keeper", caf::actor_cast<caf::actor>(core.keeper)},
-                {"stream", caf::actor_cast<caf::actor>(core.stream)},
-                {"recorder", caf::actor_cast<caf::actor>(core.recorder)},
-                {"source", caf::actor_cast<caf::actor>(core.source)},
-                {"trainer", caf::actor_cast<caf::actor>(core.trainer)}};
+  for (const ServingDevice& device : core.devices) {
+    parts.core.emplace_back(device.name, caf::actor_cast<caf::actor>(device.actor));
+  }
+  parts.core.insert(parts.core.end(), {{"router", caf::actor_cast<caf::actor>(core.router)},
+                                       {"keeper", caf::actor_cast<caf::actor>(core.keeper)},
+                                       {"stream", caf::actor_cast<caf::actor>(core.stream)},
+                                       {"recorder", caf::actor_cast<caf::actor>(core.recorder)},
+                                       {"source", caf::actor_cast<caf::actor>(core.source)},
+                                       {"trainer", caf::actor_cast<caf::actor>(core.trainer)}});
   if (core.evaluator) {
     parts.core.emplace_back("evaluator", caf::actor_cast<caf::actor>(core.evaluator));
   }

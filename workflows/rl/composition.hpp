@@ -22,6 +22,7 @@
 #include "actors/recorder/spawn.hpp"
 #include "actors/reward/spawn.hpp"
 #include "actors/rollout/spawn.hpp"
+#include "actors/router/spawn.hpp"
 #include "actors/source/spawn.hpp"
 #include "actors/stream/spawn.hpp"
 #include "actors/supervisor/spawn.hpp"
@@ -34,7 +35,11 @@ struct RlEngines {
   std::shared_ptr<void> runtime;  // keeps the views alive
   engines::RolloutEngine* rollout = nullptr;
   engines::TrainingJob* train = nullptr;
-  /// The weights that both views hold, until the trainer takes them. Their version carries the
+  engines::NamedAdapters* adapters = nullptr;  // null: requests name no adapters
+  actors::OpenAdapter open_adapter;
+  /// The engines of the devices that only serve, in addition to the one above.
+  std::vector<engines::RolloutEngine*> servers;
+  /// The weights that all views hold, until the trainer takes them. Their version carries the
   /// incarnation.
   engines::Snapshot weights;
   /// The record files, truncated to the marks of the origin.
@@ -76,6 +81,7 @@ struct RlPlan {
 
   // Ports. They must outlive the run.
   actors::WorkPort* device_port = nullptr;
+  std::vector<actors::WorkPort*> server_ports;  // one per engine in `RlEngines::servers`
   actors::WorkPort* io_port = nullptr;          // reads data, writes records, prepares starts
   actors::WorkPort* commit_port = nullptr;      // writes commits, which take too long for `io_port`
   std::vector<actors::WorkPort*> reward_ports;  // one per worker

@@ -168,6 +168,10 @@ Result<std::shared_ptr<RlEngines>> open_engines(const RlOptions& options, const 
   auto engines = std::make_shared<RlEngines>();
   engines->rollout = &runtime.runtime->rollout();
   engines->train = runtime.runtime->policy_job();
+  engines->adapters = &runtime.runtime->adapters();
+  engines->open_adapter = [&config = opened.model.files.config](const std::string& path) {
+    return engines::open_adapter(path, config);
+  };
   engines->weights = std::move(runtime.weights);
   const std::shared_ptr<engines::ModelRuntime> device = std::move(runtime.runtime);
   engines->runtime = device;

@@ -251,7 +251,7 @@ actors::RunParts compose(const SftOptions& options, const SftRun& opened, const 
     deps.best = origin.commit->best;
     deps.evaluated_step = origin.commit->evaluated_step;
   }
-  deps.device = actors::spawn_device(run.system, std::move(device));
+  deps.training = actors::spawn_device(run.system, std::move(device));
   deps.recorder = actors::spawn_recorder(
       run.system,
       {engines->records, origin.commit.has_value() ? origin.commit->records : actors::RecordMarks{},
@@ -263,7 +263,7 @@ actors::RunParts compose(const SftOptions& options, const SftRun& opened, const 
   deps.commit_port = opened.commit_port.get();
   deps.weights = std::exchange(engines->opened.weights, {});  // only the trainer holds them
   actors::RunParts parts;
-  parts.core = {{"device", caf::actor_cast<caf::actor>(deps.device)},
+  parts.core = {{"device", caf::actor_cast<caf::actor>(deps.training)},
                 {"recorder", caf::actor_cast<caf::actor>(deps.recorder)}};
   const auto trainer = actors::spawn_supervised_trainer(run.system, std::move(deps));
   parts.core.emplace_back("trainer", caf::actor_cast<caf::actor>(trainer));

@@ -63,6 +63,37 @@ TEST_F(RolloutViewTest, EndsAtTheMaximumLength) {
   EXPECT_EQ(result.versions, (std::vector<VersionSpan>{{PolicyVersion{}, 12}}));
 }
 
+// `ResultKeeper` compares the streamed tokens of every test with the results.
+TEST_F(RolloutViewTest, EachTokenIsStreamedByTheStepThatGeneratesIt) {
+  ASSERT_TRUE(engine().submit(request(1, 12), keeper_).ok());
+  ASSERT_TRUE(engine().submit(request(2, 12), keeper_).ok());
+  while (keeper_.streamed().num_calls() < 5) {
+    ASSERT_TRUE(engine().step({64}).ok());
+  }
+  EXPECT_EQ(keeper_.size(), 0U) << "no response has ended";
+  engine().cancel({2});
+  EXPECT_EQ(keeper_.at(2).finish_reason, FinishReason::kCancelled);
+  EXPECT_FALSE(keeper_.at(2).response_ids.empty());
+  run_to_end(engine());
+  EXPECT_EQ(keeper_.streamed().num_calls(),
+            keeper_.at(1).response_ids.size() + keeper_.at(2).response_ids.size());
+}
+
+TEST_F(RolloutViewTest, TokensDependOnTheDrawKeyAndNotOnTheId) {
+  RolloutRequest original = request(1, 12);
+  RolloutRequest same_key = original;
+  same_key.id = {2};
+  RolloutRequest other_key = original;
+  other_key.id = {3};
+  other_key.draw_key = 3;
+  ResultKeeper results;
+  run_requests(engine(), {original, same_key, other_key}, results);
+  RolloutResult renamed = results.at(2);
+  renamed.id = original.id;
+  expect_same_result(renamed, results.at(1));
+  EXPECT_NE(results.at(3).response_ids, results.at(1).response_ids);
+}
+
 TEST_F(RolloutViewTest, AStopIdIsTheLastToken) {
   const RolloutResult whole = run(request(1, 12));
   RolloutRequest stopped = request(1, 12);

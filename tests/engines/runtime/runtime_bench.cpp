@@ -40,6 +40,7 @@ std::int64_t page_bytes(Backend backend, const AttentionShape& shape) {
 
 void ResultKeeper::on_rollout(RolloutResult result) {
   const std::uint64_t id = result.id.value;
+  EXPECT_EQ(streamed_.end(result), "");
   TIDEMILL_CHECK(results_.emplace(id, std::move(result)).second) << "second result of " << id;
 }
 
@@ -185,6 +186,7 @@ RolloutRequest sampling_request(std::uint64_t id, const ModelConfig& model,
   RandomStream random(77, id);
   RolloutRequest request;
   request.id = {id};
+  request.draw_key = id;
   request.prompt_ids = random_ids(model, prompt_tokens, random);
   request.seed = 5;
   request.max_new_tokens = max_new_tokens;

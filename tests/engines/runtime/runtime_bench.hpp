@@ -13,19 +13,24 @@
 #include "engines/runtime/model_runtime.hpp"
 #include "engines/training_job.hpp"
 #include "engines/transformer/kv_cache.hpp"
+#include "tests/support/streamed_tokens.hpp"
 
 namespace tidemill::engines {
 
-/// Keeps the results of requests by id. A second result for an id aborts the test program.
+/// Keeps the results of requests by id. A second result for an id aborts the test program. Expects
+/// the tokens streamed for a request to be those of its result.
 class ResultKeeper final : public RolloutSink {
 public:
+  void on_tokens(const RolloutTokens& tokens) override { streamed_.take(tokens); }
   void on_rollout(RolloutResult result) override;
+  [[nodiscard]] const test::StreamedTokens& streamed() const { return streamed_; }
   [[nodiscard]] const RolloutResult& at(std::uint64_t id) const;
   [[nodiscard]] bool has(std::uint64_t id) const { return results_.contains(id); }
   [[nodiscard]] std::size_t size() const { return results_.size(); }
 
 private:
   std::map<std::uint64_t, RolloutResult> results_;
+  test::StreamedTokens streamed_;
 };
 
 /// A weighted sum of log-probabilities, with weights that depend on the ids of the sequences, whose

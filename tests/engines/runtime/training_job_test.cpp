@@ -48,26 +48,26 @@ public:
   Status status;
 };
 
-struct TrainViewKind {
+struct JobKind {
   Backend backend;
   std::string adapter;  // of `adapter_samples`; empty: all parameters are trained
   DType dtype = DType::kF32;
 };
 
-std::string describe(const TrainViewKind& kind) {
+std::string describe(const JobKind& kind) {
   return backend_name(kind.backend) + "_" + (kind.adapter.empty() ? "full" : kind.adapter) +
          (kind.dtype == DType::kBF16 ? "_bf16" : "");
 }
 
-std::ostream& operator<<(std::ostream& out, const TrainViewKind& kind) {
+std::ostream& operator<<(std::ostream& out, const JobKind& kind) {
   return out << describe(kind);
 }
 
-std::string kind_name(const ::testing::TestParamInfo<TrainViewKind>& test) {
+std::string kind_name(const ::testing::TestParamInfo<JobKind>& test) {
   return describe(test.param);
 }
 
-class TrainingJobTest : public ::testing::TestWithParam<TrainViewKind> {
+class TrainingJobTest : public ::testing::TestWithParam<JobKind> {
 protected:
   TrainingJobTest() : model_(small_model(5)), runtime_(open()) {}
 
@@ -570,41 +570,41 @@ TEST_P(AdapterTrainingTest, ANewAdapterTrains) {
 
 INSTANTIATE_TEST_SUITE_P(
     Kinds, TrainingJobTest,
-    ::testing::Values(TrainViewKind{Backend::kCpu, ""}, TrainViewKind{Backend::kCpu, "lora"},
-                      TrainViewKind{Backend::kCpu, "biases"}, TrainViewKind{Backend::kCpu, "dora"},
-                      TrainViewKind{Backend::kCpu, "ia3"}, TrainViewKind{Backend::kCpu, "ends"},
-                      TrainViewKind{Backend::kCpu, "saved"}, TrainViewKind{Backend::kCpu, "norms"},
-                      TrainViewKind{Backend::kCpu, "", DType::kBF16},
-                      TrainViewKind{Backend::kCpu, "lora", DType::kBF16},
-                      TrainViewKind{Backend::kCpu, "biases", DType::kBF16},
-                      TrainViewKind{Backend::kCpu, "dora", DType::kBF16},
-                      TrainViewKind{Backend::kCpu, "ia3", DType::kBF16},
-                      TrainViewKind{Backend::kCpu, "ends", DType::kBF16},
-                      TrainViewKind{Backend::kCpu, "saved", DType::kBF16},
-                      TrainViewKind{Backend::kGuarded, "", DType::kBF16},
-                      TrainViewKind{Backend::kGuarded, "lora"},
-                      TrainViewKind{Backend::kReference, ""},
-                      TrainViewKind{Backend::kReference, "", DType::kBF16},
-                      TrainViewKind{Backend::kReference, "lora"}),
+    ::testing::Values(JobKind{Backend::kCpu, ""}, JobKind{Backend::kCpu, "lora"},
+                      JobKind{Backend::kCpu, "biases"}, JobKind{Backend::kCpu, "dora"},
+                      JobKind{Backend::kCpu, "ia3"}, JobKind{Backend::kCpu, "ends"},
+                      JobKind{Backend::kCpu, "saved"}, JobKind{Backend::kCpu, "norms"},
+                      JobKind{Backend::kCpu, "", DType::kBF16},
+                      JobKind{Backend::kCpu, "lora", DType::kBF16},
+                      JobKind{Backend::kCpu, "biases", DType::kBF16},
+                      JobKind{Backend::kCpu, "dora", DType::kBF16},
+                      JobKind{Backend::kCpu, "ia3", DType::kBF16},
+                      JobKind{Backend::kCpu, "ends", DType::kBF16},
+                      JobKind{Backend::kCpu, "saved", DType::kBF16},
+                      JobKind{Backend::kGuarded, "", DType::kBF16},
+                      JobKind{Backend::kGuarded, "lora"},
+                      JobKind{Backend::kReference, ""},
+                      JobKind{Backend::kReference, "", DType::kBF16},
+                      JobKind{Backend::kReference, "lora"}),
     kind_name);
 INSTANTIATE_TEST_SUITE_P(Kinds, RoundedTrainingTest,
-                         ::testing::Values(TrainViewKind{Backend::kCpu, "", DType::kBF16},
-                                           TrainViewKind{Backend::kReference, "", DType::kBF16}),
+                         ::testing::Values(JobKind{Backend::kCpu, "", DType::kBF16},
+                                           JobKind{Backend::kReference, "", DType::kBF16}),
                          kind_name);
 INSTANTIATE_TEST_SUITE_P(
     Kinds, AdapterTrainingTest,
-    ::testing::Values(TrainViewKind{Backend::kCpu, "lora"}, TrainViewKind{Backend::kCpu, "biases"},
-                      TrainViewKind{Backend::kCpu, "dora"}, TrainViewKind{Backend::kCpu, "ia3"},
-                      TrainViewKind{Backend::kCpu, "ends"}, TrainViewKind{Backend::kCpu, "saved"},
-                      TrainViewKind{Backend::kCpu, "norms"},
-                      TrainViewKind{Backend::kCpu, "lora", DType::kBF16},
-                      TrainViewKind{Backend::kCpu, "biases", DType::kBF16},
-                      TrainViewKind{Backend::kCpu, "dora", DType::kBF16},
-                      TrainViewKind{Backend::kCpu, "ia3", DType::kBF16},
-                      TrainViewKind{Backend::kCpu, "ends", DType::kBF16},
-                      TrainViewKind{Backend::kCpu, "saved", DType::kBF16},
-                      TrainViewKind{Backend::kReference, "dora"},
-                      TrainViewKind{Backend::kReference, "ia3"}),
+    ::testing::Values(JobKind{Backend::kCpu, "lora"}, JobKind{Backend::kCpu, "biases"},
+                      JobKind{Backend::kCpu, "dora"}, JobKind{Backend::kCpu, "ia3"},
+                      JobKind{Backend::kCpu, "ends"}, JobKind{Backend::kCpu, "saved"},
+                      JobKind{Backend::kCpu, "norms"},
+                      JobKind{Backend::kCpu, "lora", DType::kBF16},
+                      JobKind{Backend::kCpu, "biases", DType::kBF16},
+                      JobKind{Backend::kCpu, "dora", DType::kBF16},
+                      JobKind{Backend::kCpu, "ia3", DType::kBF16},
+                      JobKind{Backend::kCpu, "ends", DType::kBF16},
+                      JobKind{Backend::kCpu, "saved", DType::kBF16},
+                      JobKind{Backend::kReference, "dora"},
+                      JobKind{Backend::kReference, "ia3"}),
     kind_name);
 
 }  // namespace

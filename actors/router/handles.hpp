@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// The protocol of a router, which spreads requests over the devices that serve.
+#pragma once
+
+#include <caf/replies_to.hpp>
+#include <caf/typed_actor.hpp>
+
+#include "actors/device/handles.hpp"
+#include "actors/router/messages.hpp"
+#include "actors/type_ids.hpp"
+
+namespace tidemill::actors {
+
+/// ROUTER: passes each request to generate to the device with the fewest requests, and the device's
+/// reply to the requester. It never sends a request to a second device: if a device ends or is
+/// quarantined, its requests fail with `kUnavailable`, and the requesters decide what to do. They
+/// fail in the same way if no device is left, or if the router holds as many requests as it may.
+/// Versions and adapters are loaded into devices, so `load` and `adapters` fail with
+/// `kUnimplemented`.
+using RouterActor = ServingActor::extend<
+    // Forgets the device of this name: its requests are cancelled and fail, and it gets no others.
+    // Unknown names are ignored.
+    caf::reacts_to<atom::quarantine, QuarantinedDevice>>;
+
+}  // namespace tidemill::actors

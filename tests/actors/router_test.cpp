@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests the contract of actors/router/handles.hpp with fake devices.
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "actors/router/spawn.hpp"
+#include "tests/support/actor_test.hpp"
+#include "tests/support/fake_actors.hpp"
+
+namespace tidemill::test {
+namespace {
+
+using engines::FinishReason;
+using engines::RolloutRequest;
+using engines::RolloutResult;
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+class RouterTest : public ActorTest {
+protected:
+  void start(std::size_t num_devices) {
+    for (std::size_t i = 0; i < num_devices; ++i) {
+      devices_.push_back(std::make_shared<FakeDevice>());
+      handles_.push_back(keep(spawn_fake_device(system(), devices_.back())));
+      deps_.devices.push_back({"device-" + std::to_string(i), handles_.back()});
+    }
+    router_ = keep(actors::spawn_router(system(), deps_));
+  }
+  Reply<RolloutResult> generate(std::uint64_t id) {
+    RolloutRequest request;
+    request.id = {id};
+    request.draw_key = id;
+    request.prompt_ids = {1, 2};
+    auto reply = ask<RolloutResult>(router_, atom::generate_v, request);
+    drain();
+    return reply;
+  }
+  void cancel(std::uint64_t id) {
+    caf::anon_send(router_, atom::cancel_v, SampleId{id});
+    drain();
+  }
+  // The device replies to its oldest request.
+  void reply(std::size_t device, FinishReason reason = FinishReason::kStop) {
+    auto pending = take(devices_.at(device)->generations);
+    RolloutResult result;
+    result.id = pending.request.id;
+    result.response_ids = {static_cast<std::int32_t>(device)};
+    result.finish_reason = reason;
+    pending.reply(std::move(result));
+    drain();
+  }
+  void quarantine(const std::string& name) {
+    caf::anon_send(router_, atom::quarantine_v, actors::QuarantinedDevice{name, "digest"});
+    drain();
+  }
+
+  actors::RouterDeps deps_;
+  std::vector<std::shared_ptr<FakeDevice>> devices_;
+  std::vector<actors::DeviceActor> handles_;
+  actors::RouterActor router_;
+};
+
+TEST_F(RouterTest, GenerateGoesToTheLeastLoadedDeviceAndItsReplyToTheRequester) {
+  start(2);
+  const auto first = generate(0);
+  const auto second = generate(1);
+  const auto third = generate(2);
+  EXPECT_EQ(devices_[0]->generations.size(), 2U);
+  EXPECT_EQ(devices_[1]->generations.size(), 1U);
+  EXPECT_EQ(devices_[1]->generations[0].request.draw_key, 1U);
+  reply(0);
+  EXPECT_EQ(first.value().id, SampleId{0});
+  EXPECT_FALSE(second.arrived());
+  reply(1);
+  EXPECT_EQ(second.value().response_ids, std::vector<std::int32_t>{1});
+  generate(3);
+  EXPECT_EQ(devices_[1]->generations.size(), 1U) << "the second device has become idle";
+  reply(0);
+  EXPECT_EQ(third.count(), 1);
+}
+
+TEST_F(RouterTest, CancelGoesToTheDeviceOfTheRequest) {
+  start(2);
+  const auto first = generate(0);
+  generate(1);
+  cancel(1);
+  cancel(77);
+  EXPECT_TRUE(devices_[0]->cancelled.empty());
+  EXPECT_EQ(devices_[1]->cancelled, std::vector<SampleId>{{1}});
+  reply(0);
+  cancel(0);
+  EXPECT_TRUE(devices_[0]->cancelled.empty()) << "the request has ended";
+}
+
+TEST_F(RouterTest, ASecondRequestForASampleGoesToTheDeviceOfTheFirst) {
+  start(2);
+  const auto first = generate(5);
+  const auto second = generate(5);
+  EXPECT_TRUE(devices_[1]->generations.empty());
+  reply(0, FinishReason::kCancelled);
+  EXPECT_EQ(first.value().finish_reason, FinishReason::kCancelled);
+  reply(0);
+  EXPECT_EQ(second.value().finish_reason, FinishReason::kStop);
+}
+
+TEST_F(RouterTest, AnErrorOfTheDeviceReachesTheRequesterAndIsNotRetried) {
+  start(2);
+  const auto refused = generate(0);
+  take(devices_[0]->generations).fail({Errc::kInvalidArgument, "empty prompt"});
+  drain();
+  EXPECT_EQ(refused.status().code(), Errc::kInvalidArgument);
+  EXPECT_EQ(refused.status().message(), "empty prompt");
+  EXPECT_TRUE(devices_[1]->generations.empty());
+}
+
+TEST_F(RouterTest, AQuarantinedDeviceLosesItsRequestsAndGetsNoOthers) {
+  start(2);
+  const auto lost = generate(0);
+  const auto kept = generate(1);
+  quarantine("device-0");
+  quarantine("device-0");
+  quarantine("device-9");
+  EXPECT_EQ(lost.status().code(), Errc::kUnavailable);
+  EXPECT_EQ(lost.status().message(), "device-0 is quarantined: digest");
+  EXPECT_EQ(devices_[0]->cancelled, std::vector<SampleId>{{0}});
+  generate(2);
+  generate(3);
+  EXPECT_EQ(devices_[0]->generations.size(), 1U);
+  EXPECT_EQ(devices_[1]->generations.size(), 3U);
+  reply(0, FinishReason::kCancelled);  // too late
+  EXPECT_EQ(lost.count(), 1);
+  reply(1);
+  EXPECT_TRUE(kept.ok());
+}
+
+// The promises of a terminated actor are never settled, so only the router can fail them.
+TEST_F(RouterTest, TheRequestsOfADeviceThatEndsFailAtOnce) {
+  start(2);
+  const auto lost = generate(0);
+  const auto kept = generate(1);
+  kill(handles_[0]);
+  EXPECT_EQ(lost.status().code(), Errc::kUnavailable);
+  EXPECT_THAT(lost.status().message(), HasSubstr("device-0 has ended"));
+  EXPECT_EQ(lost.count(), 1);
+  kill(handles_[1]);
+  EXPECT_EQ(kept.status().code(), Errc::kUnavailable);
+  const auto none = generate(2);
+  EXPECT_THAT(none.status().message(), HasSubstr("no device serves: device-1 has ended"));
+}
+
+TEST_F(RouterTest, RefusesRequestsBeyondItsBound) {
+  deps_.max_held = 2;
+  start(1);
+  generate(0);
+  generate(1);
+  const auto refused = generate(2);
+  EXPECT_EQ(refused.status().code(), Errc::kUnavailable);
+  EXPECT_EQ(devices_[0]->generations.size(), 2U);
+  reply(0);
+  generate(2);
+  EXPECT_EQ(devices_[0]->generations.size(), 2U);
+}
+
+TEST_F(RouterTest, ADeviceThatNeverRepliesFailsTheRequestInTheEnd) {
+  start(1);
+  const auto late = generate(0);
+  advance(26h);
+  EXPECT_EQ(late.status().code(), Errc::kTimeout);
+}
+
+TEST_F(RouterTest, VersionsAndAdaptersAreLoadedIntoDevices) {
+  start(1);
+  const auto loaded = ask<PolicyVersion>(router_, atom::load_v, engines::Snapshot{});
+  const auto listed = ask<actors::AdapterList>(router_, atom::adapters_v, actors::AdapterRequest{});
+  drain();
+  EXPECT_EQ(loaded.status().code(), Errc::kUnimplemented);
+  EXPECT_EQ(listed.status().code(), Errc::kUnimplemented);
+}
+
+TEST_F(RouterTest, RequestsThatHaveEndedLeaveNoTimer) {
+  start(1);
+  for (std::uint64_t id = 0; id < 20; ++id) {
+    generate(id);
+    reply(0);
+  }
+  EXPECT_EQ(num_timers(), 0U);
+}
+
+}  // namespace
+}  // namespace tidemill::test
