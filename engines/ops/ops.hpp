@@ -347,7 +347,9 @@ public:
   /// multiples of `kNormBlock` give the same bits part after part. Waits for all operations before
   /// it. Errors: those of `synchronize`.
   [[nodiscard]] virtual Result<double> squared_norm(ConstVector values, double sum) = 0;
-  [[nodiscard]] Result<double> squared_norm(ConstVector values) { return squared_norm(values, 0.0); }
+  [[nodiscard]] Result<double> squared_norm(ConstVector values) {
+    return squared_norm(values, 0.0);
+  }
 
   // -- attention -------------------------------------------------------------------------------
 

@@ -29,7 +29,8 @@ TrainingPass::TrainingPass(RuntimeContext& context, const PassResources& resourc
     : context_(context), resources_(resources), weights_(weights), loss_(loss), micro_(context) {}
 
 TrainingPass::~TrainingPass() {
-  static_cast<void>(context_.ops->synchronize());  // whoever needs the results waits and checks
+  static_cast<void>(
+      context_.ops->synchronize());  // a pass whose results are used has waited before
 }
 
 bool TrainingPass::start(GeneratedRows* generated) {

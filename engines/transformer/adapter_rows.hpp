@@ -44,26 +44,20 @@ struct KeptLowRank {
   std::int64_t total_rows = 0;
 };
 
-/// Computes y (T, O) = or += a linear layer on x (T, I), with the adapter of each run:
-/// `find(adapter)` returns its change to the layer, or null. Runs whose adapter only adds a
-/// low-rank product share one base product with all other rows. A row has the same bits either way
-/// (R1 of ops.hpp).
+/// Returns whether the adapter of each run changes a layer at most by adding a low-rank product:
+/// `find(adapter)` returns its change to the layer, or null.
 template <class Find>
-void adapted_linear(const BaseLinear& layer, std::span<const AdapterRun> runs, const Find& find,
-                    ConstMatrix x, Store store, Matrix y, const KeptLowRank& kept, Ops& ops) {
-  const auto find_whole = [&find](const Adapter& adapter) {
-    const LinearBypass* bypass = find(adapter);
-    return bypass != nullptr && !bypass->only_adds() ? bypass : nullptr;
-  };
-  split_rows(
-      runs, x.rows, find_whole,
-      [&](std::int64_t first, std::int64_t count) {
-        ops.linear(x.slice_rows(first, count), *layer.weight, layer.bias, store,
-                   y.slice_rows(first, count));
-      },
-      [&](const LinearBypass& bypass, std::int64_t first, std::int64_t count) {
-        bypass.forward(layer, x.slice_rows(first, count), store, y.slice_rows(first, count), ops);
-      });
+[[nodiscard]] bool all_only_add(std::span<const AdapterRun> runs, const Find& find) {
+  return std::ranges::all_of(runs, [&find](const AdapterRun& run) {
+    const LinearBypass* bypass = find(*run.adapter);
+    return bypass == nullptr || bypass->only_adds();
+  });
+}
+
+/// Adds to y (T, O) the low-rank products of the runs whose adapter only adds one to the layer.
+template <class Find>
+void add_low_rank_runs(std::span<const AdapterRun> runs, const Find& find, ConstMatrix x, Matrix y,
+                       const KeptLowRank& kept, Ops& ops) {
   std::vector<LowRankTerm> terms;
   for (const AdapterRun& run : runs) {
     const LinearBypass* bypass = find(*run.adapter);
@@ -86,6 +80,29 @@ void adapted_linear(const BaseLinear& layer, std::span<const AdapterRun> runs, c
   if (!terms.empty()) {
     ops.add_low_rank(x, terms, y);
   }
+}
+
+/// Computes y (T, O) = or += a linear layer on x (T, I), with the adapter of each run:
+/// `find(adapter)` returns its change to the layer, or null. Runs whose adapter only adds a
+/// low-rank product share one base product with all other rows. A row has the same bits either way
+/// (R1 of ops.hpp).
+template <class Find>
+void adapted_linear(const BaseLinear& layer, std::span<const AdapterRun> runs, const Find& find,
+                    ConstMatrix x, Store store, Matrix y, const KeptLowRank& kept, Ops& ops) {
+  const auto find_whole = [&find](const Adapter& adapter) {
+    const LinearBypass* bypass = find(adapter);
+    return bypass != nullptr && !bypass->only_adds() ? bypass : nullptr;
+  };
+  split_rows(
+      runs, x.rows, find_whole,
+      [&](std::int64_t first, std::int64_t count) {
+        ops.linear(x.slice_rows(first, count), *layer.weight, layer.bias, store,
+                   y.slice_rows(first, count));
+      },
+      [&](const LinearBypass& bypass, std::int64_t first, std::int64_t count) {
+        bypass.forward(layer, x.slice_rows(first, count), store, y.slice_rows(first, count), ops);
+      });
+  add_low_rank_runs(runs, find, x, y, kept, ops);
 }
 
 }  // namespace tidemill::engines

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engines/transformer/forward_pass.hpp"
 
+#include <algorithm>
 #include <utility>
-
-#include "engines/transformer/adapter_rows.hpp"
+#include <vector>
 
 namespace tidemill::engines {
 
@@ -73,22 +73,24 @@ void ForwardPass::final_norm() {
 }
 
 void ForwardPass::append_keys(std::int64_t index) {
-  keys_and_values(index, nullptr, Append::kYes);
+  keys_and_values(index, nullptr, Append::kYes, Query::kApart);
 }
 
 void ForwardPass::finish_layer(std::int64_t index) {
-  attend(index, nullptr);
+  attend(index, nullptr, Query::kApart);
   mlp_input(index, nullptr);
   mlp_output(index);
 }
 
 void ForwardPass::attention_half(std::int64_t index, AttentionActivations* kept, Append append) {
-  keys_and_values(index, kept, append);
-  attend(index, kept);
+  const Query query = append == Append::kYes ? Query::kWithKeys : Query::kApart;
+  keys_and_values(index, kept, append, query);
+  attend(index, kept, query);
 }
 
 // Computes the input norm. Computes keys and values only if they are needed.
-void ForwardPass::keys_and_values(std::int64_t index, AttentionActivations* kept, Append append) {
+void ForwardPass::keys_and_values(std::int64_t index, AttentionActivations* kept, Append append,
+                                  Query query) {
   const std::int64_t key_cols = config_.num_kv_heads * config_.head_dim;
   const Matrix normed = b_.normed.reshape(rows_.count, config_.hidden_size);
   const Matrix key = b_.key.reshape(rows_.count, key_cols);
@@ -98,7 +100,15 @@ void ForwardPass::keys_and_values(std::int64_t index, AttentionActivations* kept
   }
   layer_norm(index, NormKind::kInput, residual_, normed,
              kept != nullptr ? &kept->input_rstd : nullptr);
-  if (append == Append::kYes || config_.qk_norm) {
+  if (query == Query::kWithKeys) {
+    linears(
+        index, normed,
+        {{LinearKind::kQuery, b_.query.reshape(rows_.count, config_.num_heads * config_.head_dim)},
+         {LinearKind::kKey, key},
+         {LinearKind::kValue, value}});
+  } else if (append == Append::kYes) {
+    linears(index, normed, {{LinearKind::kKey, key}, {LinearKind::kValue, value}});
+  } else if (config_.qk_norm) {
     linear(index, LinearKind::kKey, normed, Store::kOverwrite, key);
   }
   if (config_.qk_norm) {
@@ -108,7 +118,6 @@ void ForwardPass::keys_and_values(std::int64_t index, AttentionActivations* kept
     head_norm(index, NormKind::kKey, b_.key, kept != nullptr ? &kept->key_rstd : nullptr);
   }
   if (append == Append::kYes) {
-    linear(index, LinearKind::kValue, normed, Store::kOverwrite, value);
     ops_.kv_append(attention_shape(config_, index, cache_.options()), lists_.appends, key, value,
                    rope_, cache_.layer(index));
     if (key_observer_) {
@@ -119,12 +128,14 @@ void ForwardPass::keys_and_values(std::int64_t index, AttentionActivations* kept
 
 // Computes queries of the normalized input and attention, and adds its output to the residual
 // stream.
-void ForwardPass::attend(std::int64_t index, AttentionActivations* kept) {
+void ForwardPass::attend(std::int64_t index, AttentionActivations* kept, Query query_products) {
   const AttentionShape shape = attention_shape(config_, index, cache_.options());
   const std::int64_t query_cols = config_.num_heads * config_.head_dim;
   const Matrix query = b_.query.reshape(rows_.count, query_cols);
   const Matrix attention = b_.attention.reshape(rows_.count, query_cols);
-  linear(index, LinearKind::kQuery, b_.normed.view(), Store::kOverwrite, query);
+  if (query_products == Query::kApart) {
+    linear(index, LinearKind::kQuery, b_.normed.view(), Store::kOverwrite, query);
+  }
   if (config_.qk_norm) {
     if (kept != nullptr) {
       keep(query, kept->query);
@@ -153,8 +164,7 @@ void ForwardPass::mlp_input(std::int64_t index, MlpActivations* kept) {
   }
   layer_norm(index, NormKind::kAttention, residual_, normed,
              kept != nullptr ? &kept->residual_rstd : nullptr);
-  linear(index, LinearKind::kGate, normed, Store::kOverwrite, gate_);
-  linear(index, LinearKind::kUp, normed, Store::kOverwrite, up_);
+  linears(index, normed, {{LinearKind::kGate, gate_}, {LinearKind::kUp, up_}});
   if (kept != nullptr) {
     keep(gate_, kept->gate);
     keep(up_, kept->up);
@@ -170,15 +180,43 @@ void ForwardPass::mlp_output(std::int64_t index) {
 void ForwardPass::linear(std::int64_t index, LinearKind kind, ConstMatrix x, Store store,
                          Matrix y) {
   const LinearWeights& linear = weights_.layer(index).linears[kind];
-  KeptLowRank kept;
-  if (keeps(index)) {
-    kept = {&activations_->low_rank(index, kind), rows_.num_kept, rows_.first_kept,
-            rows_.total_kept};
-  }
   adapted_linear(
       {linear.weight.get(), linear.bias}, plan_.adapter_runs,
       [index, kind](const Adapter& adapter) { return adapter.bypass(index, kind); }, x, store, y,
-      kept, ops_);
+      kept_low_rank(index, kind), ops_);
+}
+
+void ForwardPass::linears(std::int64_t index, ConstMatrix x,
+                          std::initializer_list<LinearResult> results) {
+  const auto find = [index](LinearKind kind) {
+    return [index, kind](const Adapter& adapter) { return adapter.bypass(index, kind); };
+  };
+  const bool together = std::ranges::all_of(results, [&](const LinearResult& one) {
+    return all_only_add(plan_.adapter_runs, find(one.kind));
+  });
+  if (!together) {
+    for (const LinearResult& one : results) {
+      linear(index, one.kind, x, Store::kOverwrite, one.y);
+    }
+    return;
+  }
+  std::vector<LinearTerm> terms;
+  for (const LinearResult& one : results) {
+    const LinearWeights& weights = weights_.layer(index).linears[one.kind];
+    terms.push_back({weights.weight.get(), weights.bias, one.y});
+  }
+  ops_.linear_group(x, terms, Store::kOverwrite);
+  for (const LinearResult& one : results) {
+    add_low_rank_runs(plan_.adapter_runs, find(one.kind), x, one.y, kept_low_rank(index, one.kind),
+                      ops_);
+  }
+}
+
+KeptLowRank ForwardPass::kept_low_rank(std::int64_t index, LinearKind kind) {
+  if (!keeps(index)) {
+    return {};
+  }
+  return {&activations_->low_rank(index, kind), rows_.num_kept, rows_.first_kept, rows_.total_kept};
 }
 
 void ForwardPass::layer_norm(std::int64_t index, NormKind kind, ConstMatrix x, Matrix out,

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 
+#include "engines/transformer/adapter_rows.hpp"
 #include "engines/transformer/transformer_state.hpp"
 
 namespace tidemill::engines {
@@ -49,12 +51,24 @@ private:
   // Says whether keys and values are stored in the cache, or are there already.
   enum class Append { kYes, kNo };
 
+  // Says whether queries are computed with keys and values, from the same rows.
+  enum class Query { kWithKeys, kApart };
+  // A linear layer and its result.
+  struct LinearResult {
+    LinearKind kind;
+    Matrix y;
+  };
+
   void attention_half(std::int64_t index, AttentionActivations* kept, Append append);
-  void keys_and_values(std::int64_t index, AttentionActivations* kept, Append append);
-  void attend(std::int64_t index, AttentionActivations* kept);
+  void keys_and_values(std::int64_t index, AttentionActivations* kept, Append append, Query query);
+  void attend(std::int64_t index, AttentionActivations* kept, Query query);
   void mlp_input(std::int64_t index, MlpActivations* kept);
   void mlp_output(std::int64_t index);
   void linear(std::int64_t index, LinearKind kind, ConstMatrix x, Store store, Matrix y);
+  // Overwrites the results of layers of the same input, with the bits of separate calls of
+  // `linear`.
+  void linears(std::int64_t index, ConstMatrix x, std::initializer_list<LinearResult> results);
+  [[nodiscard]] KeptLowRank kept_low_rank(std::int64_t index, LinearKind kind);
   void layer_norm(std::int64_t index, NormKind kind, ConstMatrix x, Matrix out,
                   DeviceMatrix* kept_rstd);
   void head_norm(std::int64_t index, NormKind kind, DeviceMatrix& x, DeviceMatrix* kept_rstd);

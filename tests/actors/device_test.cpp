@@ -667,7 +667,7 @@ TEST_F(DeviceTest, RestoreReturnsToTheWeightsAndTheOptimizerOfACommit) {
   const auto again = train(job({{1}}, 2));
   ASSERT_TRUE(until(again));
   EXPECT_EQ(again.value().snapshot.base_digest, second.value().snapshot.base_digest);
-  EXPECT_EQ(calls_.counts["restore"], 1);
+  EXPECT_EQ(calls_.counts["job load"], 1);
   EXPECT_EQ(calls_.elsewhere, std::vector<std::string>{});
 }
 
@@ -678,7 +678,7 @@ TEST_F(DeviceTest, RestoreIsRefusedDuringAJobAndWithoutATrainingView) {
   ASSERT_TRUE(until(running_job));
   start(/*trains=*/false);
   EXPECT_EQ(restore(initial_, {}).status().code(), Errc::kUnavailable);
-  EXPECT_EQ(calls_.counts["restore"], 0);
+  EXPECT_EQ(calls_.counts["job load"], 0);
 }
 
 TEST_F(DeviceTest, CaptureRepliesOnlyBetweenJobs) {
