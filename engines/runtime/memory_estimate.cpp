@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/tensor/block_nf4.hpp"
-#include "engines/ops/cpu/factory.hpp"
 #include "engines/peft/adapter_spec.hpp"
+#include "engines/runtime/backends.hpp"
 #include "engines/runtime/generated_rows.hpp"
 #include "engines/runtime/runtime_context.hpp"
 #include "engines/transformer/activations.hpp"
@@ -131,7 +131,7 @@ enum class Updates : std::uint8_t { kInPlace, kNewMemory };
 // first layout of trained weights is permanent if no version is published, because generation keeps
 // using it. The trainer's layout is permanent if it is updated in place.
 std::int64_t layout_bytes(const LayoutSizes& frozen, const LayoutSizes& trained, Updates updates,
-                          const MemoryLoad& load) {
+                          const MemoryLoad& load, const BackendFactory& backend) {
   const int layouts = num_layouts(load);
   const std::int64_t vectors = frozen.vector_bytes() + layouts * trained.vector_bytes();
   const int num_permanent = (load.publishes ? 0 : 1) + (updates == Updates::kInPlace ? 1 : 0);
@@ -139,7 +139,7 @@ std::int64_t layout_bytes(const LayoutSizes& frozen, const LayoutSizes& trained,
   for (int i = 0; i < num_permanent; ++i) {
     permanent.insert(permanent.end(), trained.weights().begin(), trained.weights().end());
   }
-  return cpu_weight_bytes({std::move(permanent), trained.weights(), layouts - num_permanent}) +
+  return backend.weight_bytes({std::move(permanent), trained.weights(), layouts - num_permanent}) +
          vectors;
 }
 
@@ -178,16 +178,18 @@ std::int64_t kept_row_bytes(const ModelConfig& config, const RuntimeOptions& opt
 }
 
 // Returns what the operations hold for a row: a rounded copy with the width of the widest layer.
-std::int64_t rounded_row_bytes(const ModelConfig& config, DType compute) {
-  return cpu_rounded_row_bytes(compute, std::max({config.intermediate_size, config.hidden_size,
-                                                  config.num_heads * config.head_dim}));
+std::int64_t rounded_row_bytes(const ModelConfig& config, DType compute,
+                               const BackendFactory& backend) {
+  return backend.rounded_row_bytes(compute, std::max({config.intermediate_size, config.hidden_size,
+                                                      config.num_heads * config.head_dim}));
 }
 
 // Size of one page of keys and values in all layers.
 std::int64_t kv_page_bytes(const ModelConfig& config, const RuntimeOptions& options) {
   KvCacheOptions cache;
   cache.dtype = options.kv_dtype;
-  return config.num_layers * cpu_kv_page_bytes(attention_shape(config, 0, cache));
+  return config.num_layers *
+         backend_factory(options.backend).kv_page_bytes(attention_shape(config, 0, cache));
 }
 
 // Returns the memory of the pages in use. Reserved pages that are never used take no memory.
@@ -216,9 +218,10 @@ void add_trained_base(const ModelFiles& model, const RuntimeOptions& options,
   LayoutSizes layout;
   layout.add_base(config, options.compute);
   const std::int64_t table = bytes_in(options.compute, table_elements(config));
-  estimate.weights_bytes += converted + base + rounded +
-                            layout_bytes({}, layout, Updates::kInPlace, load) +
-                            num_layouts(load) * table + load.snapshots * published;
+  estimate.weights_bytes +=
+      converted + base + rounded +
+      layout_bytes({}, layout, Updates::kInPlace, load, backend_factory(options.backend)) +
+      num_layouts(load) * table + load.snapshots * published;
   estimate.gradient_bytes =
       base + (config.tie_word_embeddings ? table_elements(config) * kFloat : 0);
   estimate.optimizer_bytes = 2 * base;
@@ -252,13 +255,15 @@ void add_frozen_base(const ModelFiles& model, const RuntimeOptions& options, con
       base.add_adapter(spec, tensors);
     }
   }
-  estimate.weights_bytes += layout_bytes(base, trained, Updates::kNewMemory, load);
+  estimate.weights_bytes +=
+      layout_bytes(base, trained, Updates::kNewMemory, load, backend_factory(options.backend));
 }
 
 // Returns the temporary memory of products with rounded rows and of gradients of weights.
 std::int64_t product_bytes(const ModelConfig& config, const RuntimeOptions& options,
                            std::int64_t rows) {
-  const std::int64_t row_bytes = rows * rounded_row_bytes(config, options.compute);
+  const BackendFactory& backend = backend_factory(options.backend);
+  const std::int64_t row_bytes = rows * rounded_row_bytes(config, options.compute, backend);
   if (!options.optimizer.has_value()) {
     return row_bytes;
   }
@@ -266,14 +271,14 @@ std::int64_t product_bytes(const ModelConfig& config, const RuntimeOptions& opti
       std::min({rows, RuntimeContext::logit_rows(config), kHeadGradientRows});
   const std::int64_t head_bytes =
       head_rows *
-      cpu_rounded_row_bytes(options.compute == DType::kBF16 ? DType::kBF16 : DType::kF32,
-                            config.vocab_size);
+      backend.rounded_row_bytes(options.compute == DType::kBF16 ? DType::kBF16 : DType::kF32,
+                                config.vocab_size);
   // The gradient of a weight needs packed rows of its input.
-  const std::int64_t packed = options.adapter.has_value()
-                                  ? 0
-                                  : std::min(rows, kCpuWeightGradientRows) *
-                                        std::max(config.hidden_size, config.intermediate_size) *
-                                        kFloat;
+  const std::int64_t packed =
+      options.adapter.has_value()
+          ? 0
+          : backend.weight_gradient_bytes(rows,
+                                          std::max(config.hidden_size, config.intermediate_size));
   return std::max(row_bytes, head_bytes) + packed;
 }
 

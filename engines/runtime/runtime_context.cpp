@@ -6,10 +6,8 @@
 #include <system_error>
 #include <utility>
 
-#include "engines/ops/cpu/factory.hpp"
-#include "engines/ops/guarded/factory.hpp"
 #include "engines/ops/profile/op_profile.hpp"
-#include "engines/ops/reference/factory.hpp"
+#include "engines/runtime/backends.hpp"
 
 namespace tidemill::engines {
 namespace {
@@ -29,18 +27,6 @@ Result<std::unique_ptr<Workers>> start_workers(int count) {
     return Status(Errc::kResourceExhausted, "threads: " + std::to_string(count) +
                                                 " threads cannot be started: " + error.what());
   }
-}
-
-Result<std::unique_ptr<Ops>> make_ops(Backend backend, Workers& workers) {
-  switch (backend) {
-    case Backend::kReference: return make_reference_ops();
-    case Backend::kGuarded: {
-      TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<host::Ops> ops, make_cpu_host_ops(workers));
-      return make_guarded_ops(std::move(ops), host::Execution::kDeferred);
-    }
-    case Backend::kCpu: break;
-  }
-  return make_cpu_ops(workers);
 }
 
 std::string describe(const Ops& ops, const Workers& workers, const RuntimeOptions& options) {
@@ -71,7 +57,7 @@ Result<std::unique_ptr<RuntimeContext>> RuntimeContext::create(const ModelConfig
   auto context = std::make_unique<RuntimeContext>();
   context->config = config;
   TIDEMILL_ASSIGN_OR_RETURN(context->workers, start_workers(num_threads(options.threads)));
-  TIDEMILL_ASSIGN_OR_RETURN(context->ops, make_ops(options.backend, *context->workers));
+  TIDEMILL_ASSIGN_OR_RETURN(context->ops, backend_factory(options.backend).open(*context->workers));
   if (options.profile != nullptr) {
     context->ops = make_profiled_ops(std::move(context->ops), *options.profile);
   }

@@ -153,7 +153,7 @@ private:
 }  // namespace
 
 std::int64_t CpuOps::kv_page_bytes(const AttentionShape& shape) const noexcept {
-  return cpu_kv_page_bytes(shape);
+  return PageLayout(shape).page_bytes;
 }
 
 void CpuOps::kv_append(const AttentionShape& shape, std::span<const AttentionSegment> segments,
@@ -185,11 +185,3 @@ void CpuOps::kv_append(const AttentionShape& shape, std::span<const AttentionSeg
 }
 
 }  // namespace tidemill::engines::cpu
-
-namespace tidemill::engines {
-
-std::int64_t cpu_kv_page_bytes(const AttentionShape& shape) noexcept {
-  return cpu::PageLayout(shape).page_bytes;
-}
-
-}  // namespace tidemill::engines

@@ -25,6 +25,54 @@ std::int64_t bytes_of(const WeightSize& weight) {
   return cpu::PanelShape{weight.in_features, weight.out_features, weight.dtype}.size_bytes();
 }
 
+class CpuBackend final : public BackendFactory {
+public:
+  std::string_view name() const noexcept override { return "cpu"; }
+
+  Result<std::unique_ptr<Ops>> open(Workers& workers) const override {
+    return make_cpu_ops(workers);
+  }
+
+  std::int64_t weight_bytes(const PreparedWeights& weights) const override {
+    cpu::WeightSets sets;
+    for (const WeightSize& weight : weights.permanent) {
+      sets.add(bytes_of(weight));
+    }
+    std::int64_t peak = sets.bytes();
+    for (int round = 0; round < kRounds && !weights.replaced.empty() && weights.live_sets > 0;
+         ++round) {
+      sets.begin_set(weights.live_sets);
+      for (const WeightSize& weight : weights.replaced) {
+        sets.add(bytes_of(weight));
+      }
+      peak = std::max(peak, sets.bytes());
+    }
+    return peak;
+  }
+
+  std::int64_t kv_page_bytes(const AttentionShape& shape) const override {
+    return cpu::PageLayout(shape).page_bytes;
+  }
+
+  std::int64_t rounded_row_bytes(DType dtype, std::int64_t cols) const override {
+    switch (dtype) {
+      case DType::kF32: return 0;
+      case DType::kBlockI8: return cols + cols / 32 * 8;
+      default: break;
+    }
+    const auto kernels = cpu::choose_kernels(IsaLevel::kAuto);
+    if (!kernels.ok()) {
+      return 0;  // opening a device will fail with this error
+    }
+    const std::int64_t bytes = kernels.value()->rounded_bytes;
+    return cpu::spread_stride(cols, bytes) * bytes;
+  }
+
+  std::int64_t weight_gradient_bytes(std::int64_t rows, std::int64_t cols) const override {
+    return std::min(rows, kCpuWeightGradientRows) * cols * std::int64_t{sizeof(float)};
+  }
+};
+
 }  // namespace
 
 Result<std::unique_ptr<Ops>> make_cpu_ops(Workers& workers, const CpuOptions& options) {
@@ -38,35 +86,9 @@ Result<std::unique_ptr<host::Ops>> make_cpu_host_ops(Workers& workers, const Cpu
       std::make_unique<cpu::CpuOps>(workers, *kernels, "cpu (" + std::string(kernels->isa) + ")"));
 }
 
-std::int64_t cpu_weight_bytes(const PreparedWeights& weights) {
-  cpu::WeightSets sets;
-  for (const WeightSize& weight : weights.permanent) {
-    sets.add(bytes_of(weight));
-  }
-  std::int64_t peak = sets.bytes();
-  for (int round = 0; round < kRounds && !weights.replaced.empty() && weights.live_sets > 0;
-       ++round) {
-    sets.begin_set(weights.live_sets);
-    for (const WeightSize& weight : weights.replaced) {
-      sets.add(bytes_of(weight));
-    }
-    peak = std::max(peak, sets.bytes());
-  }
-  return peak;
-}
-
-std::int64_t cpu_rounded_row_bytes(DType dtype, std::int64_t cols) {
-  switch (dtype) {
-    case DType::kF32: return 0;
-    case DType::kBlockI8: return cols + cols / 32 * 8;
-    default: break;
-  }
-  const auto kernels = cpu::choose_kernels(IsaLevel::kAuto);
-  if (!kernels.ok()) {
-    return 0;  // creating the backend will fail with this error
-  }
-  const std::int64_t bytes = kernels.value()->rounded_bytes;
-  return cpu::spread_stride(cols, bytes) * bytes;
+const BackendFactory& cpu_backend() {
+  static const CpuBackend backend;
+  return backend;
 }
 
 }  // namespace tidemill::engines

@@ -6,11 +6,11 @@
 #include <memory>
 #include <optional>
 #include <string_view>
-#include <vector>
 
 #include "base/result.hpp"
 #include "base/tensor/dtype.hpp"
 #include "engines/executor/workers.hpp"
+#include "engines/ops/backend.hpp"
 #include "engines/ops/host/host_ops.hpp"
 #include "engines/ops/ops.hpp"
 
@@ -47,34 +47,12 @@ struct CpuOptions {
 [[nodiscard]] Result<std::unique_ptr<host::Ops>> make_cpu_host_ops(Workers& workers,
                                                                    const CpuOptions& options = {});
 
-/// Size of a weight (O, I) that is prepared in element type `dtype`.
-struct WeightSize {
-  std::int64_t out_features = 0;
-  std::int64_t in_features = 0;
-  DType dtype = DType::kF32;
-};
-
-/// The weights that a process prepares: some once, others again for every new version.
-struct PreparedWeights {
-  std::vector<WeightSize> permanent;  // prepared once, and never freed
-  std::vector<WeightSize> replaced;   // prepared after those, again and again
-  int live_sets = 0;                  // sets of `replaced` that exist at a time, incl. the latest
-};
-
-/// Returns the peak memory that this backend takes for weights, prepared one after the other. It
-/// includes padding, the rounding to large pages, and the blocks of freed sets that other weights
-/// keep alive. Units: bytes.
-[[nodiscard]] std::int64_t cpu_weight_bytes(const PreparedWeights& weights);
+/// The factory of the CPU backend with default options. `weight_bytes` includes padding, the
+/// rounding to large pages, and the blocks of freed sets that other weights keep alive.
+[[nodiscard]] const BackendFactory& cpu_backend();
 
 /// Rows that a weight gradient packs at a time, of the layer's input and of the gradient of its
 /// output. Each such step reads and writes the sums of the gradient once.
 inline constexpr std::int64_t kCpuWeightGradientRows = 512;
-
-/// Returns the size of a page of one layer's key/value cache in this backend. Units: bytes.
-[[nodiscard]] std::int64_t cpu_kv_page_bytes(const AttentionShape& shape) noexcept;
-
-/// Returns the memory that this backend takes during a product with weights of type `dtype` for its
-/// rounded copy of a row of `cols` elements, with the kernels of `kAuto`. Units: bytes.
-[[nodiscard]] std::int64_t cpu_rounded_row_bytes(DType dtype, std::int64_t cols);
 
 }  // namespace tidemill::engines

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "engines/ops/backend.hpp"
 #include "engines/ops/host/host_ops.hpp"
 #include "engines/ops/ops.hpp"
 
@@ -14,5 +15,7 @@ namespace tidemill::engines {
 [[nodiscard]] std::unique_ptr<Ops> make_reference_ops();
 /// Creates its operations on host memory.
 [[nodiscard]] std::unique_ptr<host::Ops> make_reference_host_ops();
+/// The factory of the reference backend.
+[[nodiscard]] const BackendFactory& reference_backend();
 
 }  // namespace tidemill::engines

@@ -167,6 +167,44 @@ void ReferenceOps::bias_backward(ConstMatrix dy, std::span<float> dbias) {
 }  // namespace tidemill::engines::host
 
 namespace tidemill::engines {
+namespace {
+
+std::int64_t floats_in(const std::vector<WeightSize>& weights) {
+  std::int64_t floats = 0;
+  for (const WeightSize& weight : weights) {
+    floats += weight.out_features * weight.in_features;
+  }
+  return floats;
+}
+
+// It holds every weight as floats, and rounds rows one at a time.
+class ReferenceBackend final : public BackendFactory {
+public:
+  std::string_view name() const noexcept override { return "reference"; }
+  Result<std::unique_ptr<Ops>> open(Workers& /*workers*/) const override {
+    return make_reference_ops();
+  }
+  std::int64_t weight_bytes(const PreparedWeights& weights) const override {
+    return (floats_in(weights.permanent) + weights.live_sets * floats_in(weights.replaced)) *
+           std::int64_t{sizeof(float)};
+  }
+  std::int64_t kv_page_bytes(const AttentionShape& shape) const override {
+    return host::ReferenceOps().kv_page_bytes(shape);
+  }
+  std::int64_t rounded_row_bytes(DType /*dtype*/, std::int64_t /*cols*/) const override {
+    return 0;
+  }
+  std::int64_t weight_gradient_bytes(std::int64_t /*rows*/, std::int64_t /*cols*/) const override {
+    return 0;
+  }
+};
+
+}  // namespace
+
+const BackendFactory& reference_backend() {
+  static const ReferenceBackend backend;
+  return backend;
+}
 
 std::unique_ptr<host::Ops> make_reference_host_ops() {
   return std::make_unique<host::ReferenceOps>();

@@ -14,6 +14,7 @@
 #include "engines/ops/cpu/factory.hpp"
 #include "engines/ops/cpu/weight_memory.hpp"
 #include "engines/ops/host/host_backend.hpp"
+#include "engines/runtime/backends.hpp"
 #include "engines/runtime/new_adapter.hpp"
 #include "engines/transformer/activations.hpp"
 #include "engines/transformer/adapter.hpp"
@@ -141,9 +142,9 @@ TEST(WeightSetsTest, WeightsPreparedFirstStay) {
 
 TEST(WeightSetsTest, SetsWithBlocksOfTheirOwnAddUp) {
   const WeightSize large{1024, 16384, DType::kF32};  // 64 MiB
-  const std::int64_t one = cpu_weight_bytes({{large}, {}, 0});
-  EXPECT_EQ(cpu_weight_bytes({{}, {large}, 3}), 3 * one);
-  EXPECT_EQ(cpu_weight_bytes({{large}, {large}, 1}), 2 * one);
+  const std::int64_t one = cpu_backend().weight_bytes({{large}, {}, 0});
+  EXPECT_EQ(cpu_backend().weight_bytes({{}, {large}, 3}), 3 * one);
+  EXPECT_EQ(cpu_backend().weight_bytes({{large}, {large}, 1}), 2 * one);
 }
 
 TEST(MemoryLoadTest, SharedPromptsNeedGradientsOfTheirKeysAndValues) {
@@ -290,6 +291,33 @@ TEST(MemoryLoadTest, StateIsCapturedOnlyForCommits) {
 INSTANTIATE_TEST_SUITE_P(Types, MemoryEstimateTest,
                          ::testing::Values(DType::kF32, DType::kBF16, DType::kBlockI8, DType::kNf4),
                          [](const auto& type) { return std::string(dtype_name(type.param)); });
+
+// What a factory says before a device is opened is what the device then takes.
+TEST(BackendFactoryTest, EstimatesHoldForTheDevice) {
+  const ModelConfig config = small_config({});
+  constexpr std::int64_t kOut = 48;
+  constexpr std::int64_t kIn = 64;
+  const Tensor tensor =
+      make_float_tensor(std::vector<float>(kOut * kIn, 0.5F), {kOut, kIn}, DType::kF32);
+  std::set<std::string_view> names;
+  for (const Backend backend : {Backend::kCpu, Backend::kReference, Backend::kGuarded}) {
+    const BackendFactory& factory = backend_factory(backend);
+    names.insert(factory.name());
+    Workers workers(1);
+    const auto ops = factory.open(workers);
+    ASSERT_TRUE(ops.ok()) << factory.name() << ": " << ops.status().to_string();
+    const AttentionShape shape = attention_shape(config, 0, {});
+    EXPECT_EQ(factory.kv_page_bytes(shape), ops.value()->kv_page_bytes(shape)) << factory.name();
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const auto weight =
+          ops.value()->prepare_weight(weight_view(tensor), dtype, WeightUse::kForwardAndBackward);
+      ASSERT_TRUE(weight.ok());
+      EXPECT_GE(factory.weight_bytes({{{kOut, kIn, dtype}}, {}, 0}), weight.value()->size_bytes())
+          << factory.name();
+    }
+  }
+  EXPECT_EQ(names.size(), 3U);
+}
 
 }  // namespace
 }  // namespace tidemill::engines

@@ -29,11 +29,9 @@ void expect_same_bits(const std::vector<float>& actual, const std::vector<float>
 
 // Returns the bytes of a page, whose layout depends on the backend.
 std::int64_t page_bytes(Backend backend, const AttentionShape& shape) {
-  if (backend == Backend::kReference) {
-    return make_reference_ops()->kv_page_bytes(shape);
-  }
-  Workers workers(1);
-  return make_cpu_ops(workers).value()->kv_page_bytes(shape);
+  const BackendFactory& factory =
+      backend == Backend::kReference ? reference_backend() : cpu_backend();
+  return factory.kv_page_bytes(shape);
 }
 
 }  // namespace

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a backend offers before a device is opened: its name, and how much memory it will take.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "base/result.hpp"
+#include "base/tensor/dtype.hpp"
+#include "engines/executor/workers.hpp"
+#include "engines/ops/ops.hpp"
+
+namespace tidemill::engines {
+
+/// Size of a weight (O, I) that is prepared in element type `dtype`.
+struct WeightSize {
+  std::int64_t out_features = 0;
+  std::int64_t in_features = 0;
+  DType dtype = DType::kF32;
+};
+
+/// The weights that a process prepares: some once, others again for every new version.
+struct PreparedWeights {
+  std::vector<WeightSize> permanent;  // prepared once, and never freed
+  std::vector<WeightSize> replaced;   // prepared after those, again and again
+  int live_sets = 0;                  // sets of `replaced` that exist at a time, incl. the latest
+};
+
+/// Opens devices of one kind.
+///
+/// Estimates are upper bounds that the memory plan relies on. Units: bytes.
+/// Threads: safe to use concurrently.
+class BackendFactory {
+public:
+  BackendFactory() = default;
+  BackendFactory(const BackendFactory&) = delete;
+  BackendFactory& operator=(const BackendFactory&) = delete;
+  virtual ~BackendFactory() = default;
+
+  /// Returns a name for configuration and messages, like "cpu".
+  [[nodiscard]] virtual std::string_view name() const noexcept = 0;
+
+  /// Opens a device whose loops run on `workers`, which must outlive it.
+  /// Errors: `kUnimplemented` if this machine lacks what the backend needs, `kResourceExhausted`.
+  [[nodiscard]] virtual Result<std::unique_ptr<Ops>> open(Workers& workers) const = 0;
+
+  /// Returns the peak memory of `weights`, prepared one after the other, with what the backend adds
+  /// to their elements.
+  [[nodiscard]] virtual std::int64_t weight_bytes(const PreparedWeights& weights) const = 0;
+  /// Returns the size of a page of one layer's keys and values.
+  [[nodiscard]] virtual std::int64_t kv_page_bytes(const AttentionShape& shape) const = 0;
+  /// Returns what a product with a weight of type `dtype` holds for a row of `cols` elements.
+  [[nodiscard]] virtual std::int64_t rounded_row_bytes(DType dtype, std::int64_t cols) const = 0;
+  /// Returns what the gradient of a weight holds for `rows` rows of its input, of `cols` elements.
+  [[nodiscard]] virtual std::int64_t weight_gradient_bytes(std::int64_t rows,
+                                                           std::int64_t cols) const = 0;
+};
+
+}  // namespace tidemill::engines

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engines/runtime/backends.hpp"
+
+#include <utility>
+
+#include "engines/ops/cpu/factory.hpp"
+#include "engines/ops/guarded/factory.hpp"
+#include "engines/ops/reference/factory.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+// The kernels of the CPU backend on memory that the host cannot read. Operations run as late as
+// their interface allows.
+class GuardedBackend final : public BackendFactory {
+public:
+  std::string_view name() const noexcept override { return "guarded"; }
+  Result<std::unique_ptr<Ops>> open(Workers& workers) const override {
+    TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<host::Ops> ops, make_cpu_host_ops(workers));
+    return make_guarded_ops(std::move(ops), host::Execution::kDeferred);
+  }
+  std::int64_t weight_bytes(const PreparedWeights& weights) const override {
+    return cpu_backend().weight_bytes(weights);
+  }
+  std::int64_t kv_page_bytes(const AttentionShape& shape) const override {
+    return cpu_backend().kv_page_bytes(shape);
+  }
+  std::int64_t rounded_row_bytes(DType dtype, std::int64_t cols) const override {
+    return cpu_backend().rounded_row_bytes(dtype, cols);
+  }
+  std::int64_t weight_gradient_bytes(std::int64_t rows, std::int64_t cols) const override {
+    return cpu_backend().weight_gradient_bytes(rows, cols);
+  }
+};
+
+}  // namespace
+
+const BackendFactory& backend_factory(Backend backend) {
+  static const GuardedBackend guarded;
+  switch (backend) {
+    case Backend::kReference: return reference_backend();
+    case Backend::kGuarded: return guarded;
+    case Backend::kCpu: break;
+  }
+  return cpu_backend();
+}
+
+}  // namespace tidemill::engines
