@@ -25,13 +25,14 @@ BASE = ["base/tensor/aligned_bytes.cpp", "base/tensor/block_int8.cpp", "base/ten
         "base/check.cpp", "base/tensor/dtype.cpp", "base/files/file.cpp", "base/files/file_write.cpp",
         "base/tensor/float_tensor.cpp", "base/text/quote.cpp", "base/random.cpp", "base/status.cpp",
         "base/tensor/tensor.cpp",
-        "engines/executor/workers.cpp", "engines/optimizer/adamw.cpp"]
+        "engines/executor/workers.cpp", "engines/optimizer/adamw.cpp", "engines/optimizer/gradient_norm.cpp"]
 SECONDS = 3000
 
 
 def sources(root: pathlib.Path) -> list[pathlib.Path]:
     operations = sorted((root / "engines/ops").rglob("*.cpp"))
-    return [*(root / name for name in BASE), *operations]
+    sampling = sorted((root / "engines/sampling").glob("*.cpp"))
+    return [*(root / name for name in BASE), *operations, *sampling]
 
 
 def current(target: pathlib.Path) -> bool:

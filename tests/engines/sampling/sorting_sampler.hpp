@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <map>
 #include <numeric>
-#include <set>
 #include <span>
 #include <vector>
 
@@ -38,15 +38,19 @@ inline void adjust(const SamplingOptions& options, const TokenHistory& history,
   for (const auto& [token, bias] : options.logit_bias) {
     logits[static_cast<std::size_t>(token)] += static_cast<double>(bias);
   }
-  std::set<std::int32_t> seen(history.prompt_ids.begin(), history.prompt_ids.end());
-  seen.insert(history.output_ids.begin(), history.output_ids.end());
+  std::map<std::int32_t, std::int64_t> counts;  // in the response, of all tokens of the history
+  for (const std::int32_t token : history.prompt_ids) {
+    counts.try_emplace(token, 0);
+  }
+  for (const std::int32_t token : history.output_ids) {
+    ++counts[token];
+  }
   const auto factor = static_cast<double>(options.repetition_penalty);
-  for (const std::int32_t token : seen) {
+  for (const auto& [token, count] : counts) {
     double& logit = logits[static_cast<std::size_t>(token)];
     if (factor != 1.0) {
       logit = logit > 0.0 ? logit / factor : logit * factor;
     }
-    const auto count = std::ranges::count(history.output_ids, token);
     if (count > 0) {
       logit -= static_cast<double>(options.frequency_penalty) * static_cast<double>(count) +
                static_cast<double>(options.presence_penalty);
