@@ -13,9 +13,11 @@ namespace tidemill::atom {
 
 TIDEMILL_ATOM(ack);
 TIDEMILL_ATOM(adapters);
+TIDEMILL_ATOM(add);
 TIDEMILL_ATOM(admit);
 TIDEMILL_ATOM(cancel);
 TIDEMILL_ATOM(capture);
+TIDEMILL_ATOM(drain);
 TIDEMILL_ATOM(finish);
 TIDEMILL_ATOM(generate);
 TIDEMILL_ATOM(lease);
@@ -26,6 +28,7 @@ TIDEMILL_ATOM(put);
 TIDEMILL_ATOM(quarantine);
 TIDEMILL_ATOM(record);
 TIDEMILL_ATOM(release);
+TIDEMILL_ATOM(remove);
 TIDEMILL_ATOM(renew);
 TIDEMILL_ATOM(restore);
 TIDEMILL_ATOM(retire);

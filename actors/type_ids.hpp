@@ -14,6 +14,7 @@
 #include "actors/recorder/messages.hpp"
 #include "actors/router/messages.hpp"
 #include "actors/stream/messages.hpp"
+#include "actors/supervisor/messages.hpp"
 #include "actors/trainer/messages.hpp"
 #include "base/ids.hpp"
 #include "engines/reward_engine.hpp"
@@ -50,6 +51,8 @@
   X(tidemill::actors, KeeperStatus)      \
   X(tidemill::actors, StepRecord)        \
   X(tidemill::actors, EvalReport)        \
+  X(tidemill::actors, WorkerStatus)      \
+  X(tidemill::actors, WorkerList)        \
   X(tidemill::actors, RunSummary)
 
 CAF_BEGIN_TYPE_ID_BLOCK(tidemill_types, caf::first_custom_type_id)

@@ -18,6 +18,8 @@ struct AdvantageWorkerState {
   AdvantageWorkerState() = default;  // not an aggregate: CAF would build it from `self`
 
   AdvantageWorkerDeps deps;
+  bool draining = false;
+  bool idle = false;  // no more groups will come
 };
 
 using Self = AdvantageWorkerActor::stateful_pointer<AdvantageWorkerState>;
@@ -82,6 +84,7 @@ void on_lease(Self self, const LeaseReply& reply) {
     }
   }
   if (ack.rows.empty()) {
+    self->state.idle = reply.ended;
     if (!reply.ended) {
       lease(self);
     }
@@ -94,6 +97,10 @@ void on_lease(Self self, const LeaseReply& reply) {
 
 void lease(Self self) {
   auto& deps = self->state.deps;
+  if (self->state.draining) {
+    self->quit();
+    return;
+  }
   LeaseRequest request;
   request.task = task_id(SampleTask::kAdvantage);
   request.consumer = deps.name;
@@ -109,6 +116,12 @@ AdvantageWorkerActor::behavior_type advantage_worker(Self self, AdvantageWorkerD
   self->send(self, atom::wake_v);
   return {
       [self](atom::wake) { lease(self); },
+      [self](atom::drain) {
+        self->state.draining = true;
+        if (self->state.idle) {
+          self->quit();
+        }
+      },
   };
 }
 

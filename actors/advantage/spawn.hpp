@@ -20,7 +20,9 @@ namespace tidemill::actors {
 /// advantages or filters the groups. It is stateless.
 using AdvantageWorkerActor = caf::typed_actor<
     // Asks for groups. The worker sends this to itself at the start and some time after a failure.
-    caf::reacts_to<atom::wake>>;
+    caf::reacts_to<atom::wake>,
+    // Leases no more groups, and ends once it has decided about those that it holds.
+    caf::reacts_to<atom::drain>>;
 
 /// The values of a sample that an algorithm reads.
 struct GroupMember {

@@ -85,6 +85,7 @@ struct RewardWorkerState {
   bool working = false;
   bool leasing = false;
   bool ended = false;
+  bool draining = false;
   bool has_scored = false;
   std::uint32_t unscored = 0;    // deliveries without a reward in a row
   std::uint32_t unreported = 0;  // deliveries without a reward since the last log line
@@ -248,6 +249,10 @@ RewardWorkerActor::behavior_type reward_worker(Self self, RewardWorkerDeps deps)
   self->send(self, atom::renew_v);
   return {
       [self](atom::wake) { lease_more(self); },
+      [self](atom::drain) {
+        self->state.draining = true;
+        lease_more(self);
+      },
       [self](atom::renew) {
         // Without renewal, the rows in the queue of a slow program would be delivered again.
         renew_held_leases(self, task_id(SampleTask::kReward), [](SampleId) {});

@@ -28,6 +28,7 @@ struct RolloutWorkerState {
   Duration lease_time{0};
   bool leasing = false;
   bool ended = false;
+  bool draining = false;
   bool given_up = false;
   std::uint32_t failed = 0;  // deliveries in a row
 };
@@ -190,6 +191,10 @@ RolloutWorkerActor::behavior_type rollout_worker(Self self, RolloutWorkerDeps de
   self->send(self, atom::renew_v);
   return {
       [self](atom::wake) { lease_more(self); },
+      [self](atom::drain) {
+        self->state.draining = true;
+        lease_more(self);
+      },
       [self](atom::renew) {
         renew_held_leases(self, task_id(SampleTask::kRollout), [self](SampleId row) {
           self->send(self->state.deps.serving, atom::cancel_v, row);

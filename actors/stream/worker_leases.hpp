@@ -3,7 +3,7 @@
 //
 // `Self` points to an actor that handles `atom::wake` and `atom::renew`. The actor's state has
 // `deps.stream`, `deps.name`, `deps.lease_wait`, `deps.max_in_flight`, `held` (row -> lease),
-// `leasing`, `ended` and `lease_time`.
+// `leasing`, `ended`, `draining` and `lease_time`.
 #pragma once
 
 #include <algorithm>
@@ -29,11 +29,17 @@ void try_again_later(Self self) {
 
 /// Asks for as many rows as the worker may still hold, with one request at a time, until the stream
 /// replies that no more rows will come. Calls `take` with the rows of a reply; `take` must add them
-/// to `held`.
+/// to `held`. A draining worker asks for none, and ends once it holds none.
 template <class Self, class Take>
 void lease_more_rows(Self self, storage::TaskId task, Take take) {
   auto& state = self->state;
   const auto held = static_cast<std::uint32_t>(state.held.size());
+  if (state.draining) {
+    if (held == 0 && !state.leasing) {
+      self->quit();
+    }
+    return;
+  }
   if (state.leasing || state.ended || held >= state.deps.max_in_flight) {
     return;
   }

@@ -2,14 +2,16 @@
 // Spawns the supervisor of a run.
 //
 // A run consists of a core and workers. Workers are stateless: if a worker terminates, its leases
-// return to the stream, the supervisor restarts it, and the run continues. The actors of the core
-// (device, stream, keeper, source, trainer, recorder, evaluator) form one state: if one of them
-// terminates, the supervisor ends all others too and restarts the run from its last commit, as a
-// new incarnation. A worker that terminates too often in a row fails the run as well. Failures that
-// would only repeat (bad data, a full disk, rewards that can never be computed) end the run at
-// once.
+// return to the stream, the supervisor restarts it, and the run continues; a worker may have
+// another `FailurePolicy`. Workers can be added, drained and removed while the run goes on. The
+// actors of the core (devices, router, stream, keeper, source, trainer, recorder, evaluator) form
+// one state: if one of them terminates, the supervisor ends all others too and restarts the run
+// from its last commit, as a new incarnation. A worker that terminates too often in a row fails the
+// run as well. Failures that would only repeat (bad data, a full disk, rewards that can never be
+// computed) end the run at once.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -23,6 +25,7 @@
 #include <caf/typed_actor.hpp>
 
 #include "actors/commit/run_commit.hpp"
+#include "actors/supervisor/messages.hpp"
 #include "actors/trainer/handles.hpp"
 #include "actors/work/work_port.hpp"
 #include "base/clock.hpp"
@@ -30,7 +33,9 @@
 
 namespace tidemill::actors {
 
-/// SUPERVISOR: starts a run, restarts what fails, and reports how the run ended.
+/// SUPERVISOR: starts a run, restarts what fails, and reports how the run ended. Requests about
+/// workers fail with `kUnavailable` while the run is starting or ending. Added workers are part of
+/// all later incarnations, and removed ones of none.
 using SupervisorActor = RunOwnerActor::extend<
     // Starts the run.
     caf::reacts_to<atom::start>,
@@ -38,6 +43,18 @@ using SupervisorActor = RunOwnerActor::extend<
     caf::reacts_to<atom::stop>,
     // The port has prepared a start of the run, or failed to.
     caf::reacts_to<atom::worked>,
+    // Adds a worker of this role, and replies with it. Fails with `kNotFound` if the run has no
+    // such role, and with `kResourceExhausted` if it has `SupervisorDeps::max_workers` workers.
+    caf::replies_to<atom::add, std::string>::with<WorkerStatus>,
+    // Lets the worker of this name finish what it holds and then end for good. Replies when it has
+    // been told so. Fails with `kNotFound`, and with `kInvalidArgument` if no other worker of its
+    // role would be left.
+    caf::replies_to<atom::drain, std::string>::with<WorkerStatus>,
+    // Ends the worker of this name for good; its rows are delivered again. Replies with the worker
+    // as it was. Fails like `drain`.
+    caf::replies_to<atom::remove, std::string>::with<WorkerStatus>,
+    // Replies with the workers.
+    caf::replies_to<atom::status>::with<WorkerList>,
     // Restarts the worker of this name. The supervisor sends this to itself.
     caf::reacts_to<atom::wake, std::string>>;
 
@@ -45,12 +62,27 @@ using SupervisorActor = RunOwnerActor::extend<
 struct WorkerSpec {
   std::string name;  // also its consumer name at the stream
   std::function<caf::actor()> spawn;
+  std::string role = {};  // the workers of a role can replace each other
+  FailurePolicy on_failure = FailurePolicy::kRestart;
+};
+
+/// An actor of the core.
+struct CorePart {
+  std::string name;
+  caf::actor actor;
+  /// `kDrop` if the other parts can do without it, like a device that only serves among several:
+  /// they notice its end and decide whether they can go on. Parts are never restarted alone.
+  FailurePolicy on_failure = FailurePolicy::kFailRun;
 };
 
 /// The actors of one incarnation of a run, spawned but not yet started.
 struct RunParts {
-  std::vector<std::pair<std::string, caf::actor>> core;
+  std::vector<CorePart> core;
   std::vector<WorkerSpec> workers;
+  /// Returns the worker with this number in its role, to be added. The workers above have the
+  /// numbers from 0. May be empty.
+  /// Errors: `kNotFound` if the run has no such role.
+  std::function<Result<WorkerSpec>(const std::string& role, std::uint32_t number)> make_worker;
   /// Sends the first messages. Called once all actors are monitored.
   std::function<void()> start;
   /// Asks the trainer to end after its current step.
@@ -85,6 +117,7 @@ struct SupervisorDeps {
   /// in a row a worker may terminate within a minute of its start before the run fails.
   std::uint32_t max_restarts = 3;
   Duration worker_delay = std::chrono::milliseconds(200);  // before the first restart of a worker
+  std::size_t max_workers = 256;
 };
 
 /// Spawns a supervisor.

@@ -11,14 +11,18 @@
 //                            starts have failed: the run fails
 //   running    -> ending     the trainer is done: all others are told to end
 //   ending     -> over       all actors have terminated: the run ends well
+//
+// Workers have states of their own while the run is running; see worker_table.hpp.
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include <caf/all.hpp>
 
 #include "actors/errors.hpp"
 #include "actors/supervisor/spawn.hpp"
+#include "actors/supervisor/worker_table.hpp"
 
 namespace tidemill::actors {
 namespace {
@@ -40,26 +44,26 @@ void release_prepared_parts(RunOrigin& origin) {
 
 // Addresses and names of actors, in the order in which the actors were spawned. Exit messages are
 // sent in that order, whatever the addresses are.
-using Roster = std::vector<std::pair<caf::actor_addr, std::string>>;
+using RunningActors = std::vector<std::pair<caf::actor_addr, std::string>>;
 
-// Removes the actor at `address` from `roster` and returns its name, or nothing if it is not there.
-std::optional<std::string> remove_from(Roster& roster, const caf::actor_addr& address) {
-  const auto it = std::find_if(roster.begin(), roster.end(),
+// Removes the actor at `address` from `running` and returns its name, or nothing if it is not
+// there.
+std::optional<std::string> remove_from(RunningActors& running, const caf::actor_addr& address) {
+  const auto it = std::find_if(running.begin(), running.end(),
                                [&](const auto& entry) { return entry.first == address; });
-  if (it == roster.end()) {
+  if (it == running.end()) {
     return std::nullopt;
   }
   std::string name = std::move(it->second);
-  roster.erase(it);
+  running.erase(it);
   return name;
 }
 
-// Once a worker has run for this long, its earlier terminations no longer count.
-constexpr Duration kStableAfter = std::chrono::minutes(1);
-
-struct WorkerHistory {
-  TimePoint started_at;
-  std::uint32_t deaths = 0;  // in a row
+// A worker that was added to the run.
+struct AddedWorker {
+  std::string name;
+  std::string role;
+  std::uint32_t number = 0;
 };
 
 enum class Phase { kPreparing, kRunning, kEnding, kOver };
@@ -72,9 +76,14 @@ struct SupervisorState {
   Phase phase = Phase::kPreparing;
   std::shared_ptr<Preparation> preparation;
   RunParts parts;
-  Roster core;                                          // still running
-  Roster workers;                                       // still running
-  std::map<std::string, WorkerHistory> worker_history;  // by name
+  RunningActors core;
+  RunningActors workers;
+  std::vector<WorkerSpec> specs;  // of all workers of this incarnation
+  WorkerTable table;              // of the workers that run or will start again
+  // Changes that every incarnation repeats.
+  std::vector<AddedWorker> added;
+  std::map<std::string, std::uint32_t> last_added;  // the number of the last one, by role
+  std::set<std::string> removed;
   std::uint32_t incarnation = 0;
   std::uint32_t failures = 0;  // in a row, without a commit in between
   std::uint64_t last_commit = 0;
@@ -105,19 +114,48 @@ void prepare(Self self) {
       caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message(atom::worked_v));
 }
 
+// Drops the handles to the actors of an incarnation that has ended.
+void forget_parts(SupervisorState& state) {
+  state.parts = {};
+  state.specs.clear();
+}
+
 void end_run(Self self, Result<RunSummary> result) {
   auto& state = self->state;
   state.phase = Phase::kOver;
-  state.parts = {};
+  forget_parts(state);
   state.deps.on_end(std::move(result));
   self->quit();
 }
 
 void spawn_worker(Self self, const WorkerSpec& spec) {
   const caf::actor worker = spec.spawn();
-  self->state.worker_history[spec.name].started_at = self->clock().now();
   self->state.workers.emplace_back(worker.address(), spec.name);
   self->monitor(worker);
+}
+
+void start_worker(Self self, WorkerSpec spec) {
+  auto& state = self->state;
+  spawn_worker(self, spec);
+  state.table.add(spec.name, spec.role, spec.on_failure, self->clock().now());
+  state.specs.push_back(std::move(spec));
+}
+
+// Starts the workers of a new incarnation, with the changes that were made to earlier ones.
+void start_workers(Self self) {
+  auto& state = self->state;
+  state.table = WorkerTable({state.deps.max_restarts, state.deps.worker_delay});
+  state.specs.clear();
+  for (const WorkerSpec& spec : state.parts.workers) {
+    if (!state.removed.contains(spec.name)) {
+      start_worker(self, spec);
+    }
+  }
+  for (const AddedWorker& added : state.added) {
+    if (auto spec = state.parts.make_worker(added.role, added.number); spec.ok()) {
+      start_worker(self, std::move(spec).value());
+    }
+  }
 }
 
 void on_prepared(Self self) {
@@ -133,26 +171,16 @@ void on_prepared(Self self) {
   state.last_commit = committed;
   state.parts =
       state.deps.spawn(work->origin, work->prepared.value(), caf::actor_cast<RunOwnerActor>(self));
-  state.worker_history.clear();
-  for (const auto& [name, part] : state.parts.core) {
-    state.core.emplace_back(part.address(), name);
-    self->monitor(part);
+  for (const CorePart& part : state.parts.core) {
+    state.core.emplace_back(part.actor.address(), part.name);
+    self->monitor(part.actor);
   }
-  for (const WorkerSpec& spec : state.parts.workers) {
-    spawn_worker(self, spec);
-  }
+  start_workers(self);
   state.phase = Phase::kRunning;
   state.parts.start();
   if (state.stop_requested) {
     state.parts.stop();
   }
-}
-
-// Returns whether another start would fail in the same way.
-bool would_repeat(const Status& failure) {
-  const Errc code = failure.code();
-  return code == Errc::kInvalidArgument || code == Errc::kCorruptData ||
-         code == Errc::kResourceExhausted || code == Errc::kUnimplemented;
 }
 
 // Ends or restarts the run once all actors of the incarnation have terminated.
@@ -172,7 +200,7 @@ void continue_when_all_ended(Self self) {
   ++state.incarnation;
   state.deps.log(state.failure.message() + "; restarting from the last commit incarnation=" +
                  std::to_string(state.incarnation));
-  state.parts = {};
+  forget_parts(state);
   prepare(self);
 }
 
@@ -204,11 +232,28 @@ void on_core_down(Self self, const std::string& name, const caf::error& reason) 
     end_parts(self, caf::exit_reason::user_shutdown);
     return;
   }
+  const bool dropped = std::ranges::any_of(state.parts.core, [&](const CorePart& part) {
+    return part.name == name && part.on_failure == FailurePolicy::kDrop;
+  });
+  if (dropped) {
+    return;
+  }
   Status failure = from_caf_error(reason).with_context(name);
   if (failure.ok()) {
     failure = {Errc::kInternal, name + " ended before the run did"};
   }
   end_after_failure(self, std::move(failure));
+}
+
+// No later incarnation has this worker.
+void forget_worker(Self self, const std::string& name) {
+  auto& state = self->state;
+  std::erase_if(state.specs, [&](const WorkerSpec& spec) { return spec.name == name; });
+  const auto added =
+      std::erase_if(state.added, [&](const AddedWorker& a) { return a.name == name; });
+  if (added == 0) {
+    state.removed.insert(name);
+  }
 }
 
 void on_worker_down(Self self, const std::string& name, const caf::error& reason) {
@@ -217,30 +262,23 @@ void on_worker_down(Self self, const std::string& name, const caf::error& reason
     continue_when_all_ended(self);
     return;
   }
-  const Status failure = from_caf_error(reason);
-  if (would_repeat(failure)) {
-    end_after_failure(self, failure.with_context(name));
+  const bool known = state.table.find(name) != nullptr;
+  WorkerEnd end = state.table.ended(name, from_caf_error(reason), self->clock().now());
+  if (end.action == WorkerEnd::Action::kFailRun) {
+    end_after_failure(self, std::move(end.failure));
     return;
   }
-  WorkerHistory& history = state.worker_history[name];
-  if (TimePoint{self->clock().now()} - history.started_at >= kStableAfter) {
-    history.deaths = 0;
+  if (!end.note.empty()) {
+    state.deps.log(end.note);
   }
-  ++history.deaths;
-  if (history.deaths > state.deps.max_restarts) {
-    const Status why =
-        failure.ok() ? Status(Errc::kInternal, "it ended before the run did") : failure;
-    const std::string often = " died " + std::to_string(history.deaths) + " times in a row";
-    end_after_failure(self, why.with_context(name + often));
-    return;
-  }
-  state.deps.log(name + " died and will be restarted: " + failure.message());
   if (state.parts.release) {
     state.parts.release(name);
   }
-  // The delay doubles with each termination in a row: a worker that always fails then costs little.
-  const std::uint32_t doublings = std::min(history.deaths - 1, 6U);
-  self->delayed_send(self, state.deps.worker_delay * (1U << doublings), atom::wake_v, name);
+  if (end.action == WorkerEnd::Action::kRestart) {
+    self->delayed_send(self, end.delay, atom::wake_v, name);
+  } else if (known) {
+    forget_worker(self, name);  // it was dropped or drained
+  }
 }
 
 void on_down(Self self, const caf::down_msg& down) {
@@ -250,6 +288,102 @@ void on_down(Self self, const caf::down_msg& down) {
   } else if (const auto worker = remove_from(state.workers, down.source); worker.has_value()) {
     on_worker_down(self, *worker, down.reason);
   }
+}
+
+void restart_worker(Self self, const std::string& name) {
+  auto& state = self->state;
+  const WorkerStatus* worker = state.table.find(name);
+  if (state.phase != Phase::kRunning || worker == nullptr ||
+      worker->state != WorkerState::kWaiting) {
+    return;
+  }
+  state.table.restarted(name, self->clock().now());
+  for (const WorkerSpec& spec : state.specs) {
+    if (spec.name == name) {
+      spawn_worker(self, spec);
+    }
+  }
+}
+
+caf::error not_running() {
+  return to_caf_error({Errc::kUnavailable, "the run is starting or ending"});
+}
+
+// Numbers are not used twice: the stream may still know the consumer of an earlier worker.
+std::uint32_t next_number(const SupervisorState& state, const std::string& role) {
+  const auto initial = std::ranges::count_if(
+      state.parts.workers, [&](const WorkerSpec& spec) { return spec.role == role; });
+  const auto last = state.last_added.find(role);
+  return last == state.last_added.end() ? static_cast<std::uint32_t>(initial) : last->second + 1;
+}
+
+caf::result<WorkerStatus> add_worker(Self self, const std::string& role) {
+  auto& state = self->state;
+  if (state.phase != Phase::kRunning) {
+    return not_running();
+  }
+  if (!state.parts.make_worker) {
+    return to_caf_error({Errc::kNotFound, "this run has no role " + role});
+  }
+  if (state.table.workers().size() >= state.deps.max_workers) {
+    return to_caf_error(
+        {Errc::kResourceExhausted,
+         "the run has " + std::to_string(state.deps.max_workers) + " workers, the maximum"});
+  }
+  const std::uint32_t number = next_number(state, role);
+  auto spec = state.parts.make_worker(role, number);
+  if (!spec.ok()) {
+    return to_caf_error(spec.status());
+  }
+  const std::string name = spec.value().name;
+  state.last_added[role] = number;
+  state.added.push_back({name, role, number});
+  start_worker(self, std::move(spec).value());
+  state.deps.log(name + " was added");
+  return *state.table.find(name);
+}
+
+// The actor of a worker, or null if it does not run.
+caf::actor running_worker(const SupervisorState& state, const std::string& name) {
+  for (const auto& [address, of] : state.workers) {
+    if (of == name) {
+      return caf::actor_cast<caf::actor>(address);
+    }
+  }
+  return {};
+}
+
+caf::result<WorkerStatus> drain_worker(Self self, const std::string& name) {
+  auto& state = self->state;
+  if (state.phase != Phase::kRunning) {
+    return not_running();
+  }
+  if (const Status status = state.table.drain(name); !status.ok()) {
+    return to_caf_error(status);
+  }
+  forget_worker(self, name);
+  if (const caf::actor worker = running_worker(state, name)) {
+    caf::anon_send(worker, atom::drain_v);
+  }
+  return *state.table.find(name);
+}
+
+caf::result<WorkerStatus> remove_worker(Self self, const std::string& name) {
+  auto& state = self->state;
+  if (state.phase != Phase::kRunning) {
+    return not_running();
+  }
+  const WorkerStatus* found = state.table.find(name);
+  const WorkerStatus before = found == nullptr ? WorkerStatus{} : *found;
+  if (const Status status = state.table.remove(name); !status.ok()) {
+    return to_caf_error(status);
+  }
+  forget_worker(self, name);
+  state.deps.log(name + " was removed");
+  if (const caf::actor worker = running_worker(state, name)) {
+    self->send_exit(worker, caf::exit_reason::kill);
+  }
+  return before;
 }
 
 SupervisorActor::behavior_type supervisor(Self self, SupervisorDeps deps) {
@@ -271,19 +405,11 @@ SupervisorActor::behavior_type supervisor(Self self, SupervisorDeps deps) {
         }
       },
       [self](atom::worked) { on_prepared(self); },
-      [self](atom::wake, const std::string& name) {
-        auto& state = self->state;
-        if (state.phase != Phase::kRunning) {
-          return;
-        }
-        for (const WorkerSpec& spec : state.parts.workers) {
-          const bool alive = std::any_of(state.workers.begin(), state.workers.end(),
-                                         [&](const auto& entry) { return entry.second == name; });
-          if (spec.name == name && !alive) {
-            spawn_worker(self, spec);
-          }
-        }
-      },
+      [self](atom::add, const std::string& role) { return add_worker(self, role); },
+      [self](atom::drain, const std::string& name) { return drain_worker(self, name); },
+      [self](atom::remove, const std::string& name) { return remove_worker(self, name); },
+      [self](atom::status) { return WorkerList{self->state.table.workers()}; },
+      [self](atom::wake, const std::string& name) { restart_worker(self, name); },
   };
 }
 

@@ -54,6 +54,26 @@ protected:
   std::shared_ptr<std::optional<Status>> exit_;
 };
 
+TEST_F(AdvantageWorkerTest, ADrainedWorkerDecidesAboutItsGroupsAndEnds) {
+  caf::anon_send(worker_, atom::drain_v);
+  drain();
+  EXPECT_FALSE(exit_->has_value()) << "a request is on its way";
+  lease({trainable_row(0, 0), trainable_row(1, 0)});
+  EXPECT_EQ(stream_->acks.size(), 1U);
+  EXPECT_TRUE(stream_->leases.empty());
+  ASSERT_TRUE(exit_->has_value());
+  EXPECT_TRUE((*exit_)->ok());
+}
+
+TEST_F(AdvantageWorkerTest, AnIdleWorkerCanBeDrainedAfterTheLastGroup) {
+  lease({}, /*ended=*/true);
+  EXPECT_TRUE(stream_->leases.empty());
+  caf::anon_send(worker_, atom::drain_v);
+  drain();
+  ASSERT_TRUE(exit_->has_value());
+  EXPECT_TRUE((*exit_)->ok());
+}
+
 TEST_F(AdvantageWorkerTest, DecidesWholeGroupsAndWritesTheirAdvantages) {
   ASSERT_EQ(stream_->leases.size(), 1U);
   EXPECT_EQ(stream_->leases.front().request.task, actors::task_id(SampleTask::kAdvantage));

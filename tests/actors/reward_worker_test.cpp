@@ -80,6 +80,21 @@ TEST_F(RewardWorkerTest, ScoresLeasedRowsAndWritesTheRewardsBack) {
             (std::vector<double>{0.75}));
 }
 
+TEST_F(RewardWorkerTest, ADrainedWorkerScoresItsRowsAndEnds) {
+  lease({row(0), row(1)});
+  caf::anon_send(worker_, atom::drain_v);
+  drain();
+  EXPECT_FALSE(exit_->has_value());
+  if (!stream_->leases.empty()) {
+    lease({});  // the request was on its way
+  }
+  EXPECT_TRUE(run_until([&] { return exit_->has_value(); }, 3));
+  EXPECT_TRUE((*exit_)->ok()) << (*exit_)->to_string();
+  ASSERT_EQ(stream_->acks.size(), 1U);
+  EXPECT_EQ(stream_->acks[0].rows.size(), 2U);
+  EXPECT_TRUE(stream_->leases.empty());
+}
+
 TEST_F(RewardWorkerTest, WritesThePartsOfASumAfterIt) {
   engine_->parts = {1.0, -0.25};
   lease({row(0)});

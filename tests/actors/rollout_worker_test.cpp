@@ -111,6 +111,30 @@ TEST_F(RolloutWorkerTest, SendsEachPromptToTheDeviceWithItsOptions) {
   EXPECT_EQ(request.sampling.temperature, 0.5F);
 }
 
+TEST_F(RolloutWorkerTest, ADrainedWorkerFinishesItsRowsAndEnds) {
+  lease({row(0)});
+  caf::anon_send(worker_, atom::drain_v);
+  drain();
+  lease({row(1)});  // the reply was on its way
+  EXPECT_TRUE(stream_->leases.empty()) << "it asks for no more rows";
+  respond();
+  EXPECT_FALSE(exit_->has_value());
+  respond();
+  ASSERT_TRUE(exit_->has_value());
+  EXPECT_TRUE((*exit_)->ok()) << (*exit_)->to_string();
+  EXPECT_EQ(stream_->acks.size(), 2U);
+  EXPECT_TRUE(stream_->nacks.empty());
+}
+
+TEST_F(RolloutWorkerTest, ADrainedWorkerWithoutRowsEndsWithTheReplyToItsRequest) {
+  caf::anon_send(worker_, atom::drain_v);
+  drain();
+  EXPECT_FALSE(exit_->has_value());
+  lease({});
+  ASSERT_TRUE(exit_->has_value());
+  EXPECT_TRUE((*exit_)->ok());
+}
+
 TEST_F(RolloutWorkerTest, WritesAResponseBackInOneMessage) {
   lease({row(6)});
   respond(FinishReason::kLength);

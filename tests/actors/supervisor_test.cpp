@@ -45,6 +45,7 @@ protected:
     deps.port = &port();
     deps.first_incarnation = 4;
     deps.max_restarts = 2;
+    deps.max_workers = max_workers_;
     supervisor_ = keep(actors::spawn_supervisor(system(), std::move(deps)));
     exit_ = exit_of(supervisor_);
     caf::anon_send(supervisor_, atom::start_v);
@@ -64,14 +65,62 @@ protected:
     parts_["stream"] = spawn_part();
     RunParts parts;
     parts.core = {{"trainer", parts_["trainer"]}, {"stream", parts_["stream"]}};
+    if (spare_part_) {
+      parts_["spare"] = spawn_part();
+      parts.core.push_back({"spare", parts_["spare"], actors::FailurePolicy::kDrop});
+    }
     parts.workers = {{"worker", [this] {
                         ++workers_spawned_;
                         return parts_["worker"] = spawn_part();
                       }}};
+    for (std::uint32_t i = 0; i < num_helpers_; ++i) {
+      parts.workers.push_back(helper(i));
+    }
+    parts.make_worker = [this](const std::string& role,
+                               std::uint32_t number) -> Result<actors::WorkerSpec> {
+      if (role != "helper") {
+        return Status(Errc::kNotFound, "no role " + role);
+      }
+      return helper(number);
+    };
     parts.start = [this] { ++started_; };
     parts.stop = [this] { ++stopped_; };
     parts.release = [this](const std::string& name) { released_.push_back(name); };
     return parts;
+  }
+  actors::WorkerSpec helper(std::uint32_t number) {
+    const std::string name = "helper-" + std::to_string(number);
+    return {name,
+            [this, name] {
+              helpers_spawned_.push_back(name);
+              return parts_[name] = spawn_helper(name);
+            },
+            "helper", helper_policy_};
+  }
+  // Spawns a worker that can be drained.
+  caf::actor spawn_helper(const std::string& name) {
+    return keep(system().spawn([this, name](caf::event_based_actor* self) {
+      return caf::behavior{[self](const caf::error& why) { self->quit(why); },
+                           [this, self, name](atom::drain) {
+                             drained_.push_back(name);
+                             self->quit();
+                           }};
+    }));
+  }
+  template <class Verb>
+  Reply<actors::WorkerStatus> change(Verb verb, const std::string& what) {
+    auto reply = ask<actors::WorkerStatus>(supervisor_, verb, what);
+    drain();
+    return reply;
+  }
+  std::vector<std::string> workers() {
+    const auto reply = ask<actors::WorkerList>(supervisor_, atom::status_v);
+    drain();
+    std::vector<std::string> names;
+    for (const actors::WorkerStatus& worker : reply.value().workers) {
+      names.push_back(worker.name);
+    }
+    return names;
   }
   void end(const std::string& part, const Status& why) {
     caf::anon_send(parts_[part], why.ok() ? caf::error{} : actors::to_caf_error(why));
@@ -99,6 +148,12 @@ protected:
   int started_ = 0;
   int stopped_ = 0;
   int workers_spawned_ = 0;
+  bool spare_part_ = false;
+  std::size_t max_workers_ = 256;
+  std::uint32_t num_helpers_ = 0;
+  actors::FailurePolicy helper_policy_ = actors::FailurePolicy::kRestart;
+  std::vector<std::string> helpers_spawned_;
+  std::vector<std::string> drained_;
   RunOrigin origin_;        // of the last preparation
   RunOrigin spawned_from_;  // of the last spawn
   std::map<std::string, caf::actor> parts_;
@@ -272,6 +327,119 @@ TEST_F(SupervisorTest, AWorkerIsNotRestartedInARunThatEnds) {
   EXPECT_EQ(workers_spawned_, 2);  // the worker of the next incarnation
   advance(1s);
   EXPECT_EQ(workers_spawned_, 2);
+}
+
+// -- changes of the workers -----------------------------------------------------------------------
+
+TEST_F(SupervisorTest, AddSpawnsAWorkerThatLaterIncarnationsHaveToo) {
+  num_helpers_ = 1;
+  start();
+  const auto added = change(atom::add_v, "helper");
+  ASSERT_TRUE(added.ok()) << added.status().to_string();
+  EXPECT_EQ(added.value().name, "helper-1");
+  EXPECT_EQ(added.value().role, "helper");
+  EXPECT_EQ(helpers_spawned_, (std::vector<std::string>{"helper-0", "helper-1"}));
+  end("helper-1", {Errc::kInternal, "broken"});
+  advance(200ms);
+  EXPECT_EQ(helpers_spawned_.size(), 3U) << "it is supervised like the others";
+  end("stream", {Errc::kInternal, "broken"});
+  advance(0s);
+  EXPECT_EQ(spawned_, 2);
+  EXPECT_EQ(workers(), (std::vector<std::string>{"helper-0", "helper-1", "worker"}));
+  EXPECT_EQ(change(atom::add_v, "helper").value().name, "helper-2");
+}
+
+TEST_F(SupervisorTest, AddRefusesUnknownRolesAndTooManyWorkers) {
+  max_workers_ = 2;
+  num_helpers_ = 1;
+  start();
+  EXPECT_EQ(change(atom::add_v, "helper").status().code(), Errc::kResourceExhausted);
+  EXPECT_EQ(workers().size(), 2U);
+  max_workers_ = 100;
+  start();
+  EXPECT_EQ(change(atom::add_v, "baker").status().code(), Errc::kNotFound);
+}
+
+TEST_F(SupervisorTest, ADrainedWorkerEndsForGood) {
+  num_helpers_ = 2;
+  start();
+  const auto draining = change(atom::drain_v, "helper-1");
+  ASSERT_TRUE(draining.ok()) << draining.status().to_string();
+  EXPECT_EQ(draining.value().state, actors::WorkerState::kDraining);
+  EXPECT_EQ(drained_, std::vector<std::string>{"helper-1"});
+  EXPECT_THAT(log_, ::testing::Contains("helper-1 was drained"));
+  EXPECT_EQ(released_, std::vector<std::string>{"helper-1"});
+  advance(10s);
+  EXPECT_EQ(helpers_spawned_.size(), 2U) << "it is not restarted";
+  EXPECT_EQ(change(atom::drain_v, "helper-0").status().code(), Errc::kInvalidArgument);
+  end("stream", {Errc::kInternal, "broken"});
+  advance(0s);
+  EXPECT_EQ(workers(), (std::vector<std::string>{"helper-0", "worker"}));
+}
+
+TEST_F(SupervisorTest, ARemovedWorkerEndsAtOnceAndItsLeasesAreReleased) {
+  num_helpers_ = 2;
+  start();
+  EXPECT_EQ(change(atom::remove_v, "helper-9").status().code(), Errc::kNotFound);
+  ASSERT_TRUE(change(atom::remove_v, "helper-0").ok());
+  EXPECT_FALSE(is_running("helper-0"));
+  EXPECT_TRUE(drained_.empty());
+  EXPECT_EQ(released_, std::vector<std::string>{"helper-0"});
+  advance(10s);
+  EXPECT_EQ(helpers_spawned_.size(), 2U);
+  EXPECT_EQ(workers(), (std::vector<std::string>{"helper-1", "worker"}));
+  EXPECT_EQ(change(atom::remove_v, "helper-1").status().code(), Errc::kInvalidArgument);
+  // A worker that waits for its restart does not come back.
+  ASSERT_TRUE(change(atom::add_v, "helper").ok());
+  end("helper-1", {Errc::kInternal, "broken"});
+  ASSERT_TRUE(change(atom::remove_v, "helper-1").ok());
+  advance(10s);
+  EXPECT_EQ(helpers_spawned_.size(), 3U);
+}
+
+TEST_F(SupervisorTest, WorkersAreNotChangedWhileTheRunStartsOrEnds) {
+  num_helpers_ = 2;
+  start();
+  end("stream", {Errc::kInternal, "broken"});  // the next incarnation is being prepared
+  EXPECT_EQ(change(atom::add_v, "helper").status().code(), Errc::kUnavailable);
+  EXPECT_EQ(change(atom::drain_v, "helper-0").status().code(), Errc::kUnavailable);
+  EXPECT_EQ(change(atom::remove_v, "helper-0").status().code(), Errc::kUnavailable);
+}
+
+TEST_F(SupervisorTest, APolicyDropsAWorkerAndGoesOn) {
+  num_helpers_ = 2;
+  helper_policy_ = actors::FailurePolicy::kDrop;
+  start();
+  end("helper-0", {Errc::kInvalidArgument, "bad"});
+  EXPECT_THAT(log_, ::testing::Contains("helper-0 died and is dropped: bad"));
+  EXPECT_EQ(released_, std::vector<std::string>{"helper-0"});
+  EXPECT_TRUE(ends_.empty());
+  end("helper-1", {Errc::kInternal, "broken"});  // the last one: the run cannot go on
+  advance(0s);
+  EXPECT_EQ(spawned_, 2) << "it returns to its last commit";
+  EXPECT_EQ(workers(), (std::vector<std::string>{"helper-1", "worker"}));
+}
+
+TEST_F(SupervisorTest, APartOfTheCoreThatMayBeDroppedEndsNoIncarnation) {
+  spare_part_ = true;
+  start();
+  end("spare", {Errc::kInternal, "broken"});
+  advance(0s);
+  EXPECT_EQ(spawned_, 1);
+  EXPECT_TRUE(log_.empty()) << "the parts that use it say so";
+  finish(RunEnd::kSteps);
+  ASSERT_EQ(ends_.size(), 1U);
+  EXPECT_TRUE(ends_[0].ok());
+}
+
+TEST_F(SupervisorTest, APolicyFailsTheRunWithTheWorker) {
+  num_helpers_ = 2;
+  helper_policy_ = actors::FailurePolicy::kFailRun;
+  start();
+  end("helper-0", {Errc::kInternal, "broken"});
+  advance(0s);
+  EXPECT_EQ(spawned_, 2);
+  EXPECT_THAT(log_.back(), HasSubstr("helper-0: broken; restarting from the last commit"));
 }
 
 TEST_F(SupervisorTest, StopIsPassedOnToTheTrainer) {

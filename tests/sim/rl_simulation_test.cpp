@@ -41,6 +41,9 @@ TEST(RlSimulation, InvariantsHoldUnderFaultsForEverySeed) {
     EXPECT_GT(counts["appends_refused"], count / 50);
     EXPECT_GT(counts["loads_refused"], count / 10);
     EXPECT_GT(counts["quarantines"], count / 40);
+    EXPECT_GT(counts["workers_added"], count / 10);
+    EXPECT_GT(counts["workers_drained"], count / 100);
+    EXPECT_GT(counts["workers_removed"], count / 100);
     EXPECT_GT(counts["resumed"], count / 20);
     EXPECT_GT(counts["evaluations"], count / 10);
     EXPECT_GT(counts["bests_checked"], count / 10);
@@ -78,6 +81,32 @@ TEST(RlSimulation, ADeviceThatRefusesAVersionIsQuarantinedAndTheRunGoesOn) {
     EXPECT_EQ(report.restarts, 0U);
     EXPECT_EQ(report.weights_digest, run_plain_loop(options).weights_digest);
   }
+}
+
+// Workers come and go, but a synchronous run trains the same rows.
+TEST(RlSimulation, AddingDrainingAndRemovingWorkersChangesNoBit) {
+  SimulationOptions options;
+  options.steps = 8;
+  FaultOptions faults;
+  faults.max_hurry = std::chrono::milliseconds(250);
+  faults.worker_changes = 40;
+  std::uint64_t added = 0;
+  std::uint64_t drained = 0;
+  std::uint64_t removed = 0;
+  for (faults.seed = 1; faults.seed <= 10; ++faults.seed) {
+    const SimulationReport report = simulate(options, faults);
+    EXPECT_EQ(report.violations, std::vector<std::string>{});
+    EXPECT_EQ(report.end_error, "");
+    EXPECT_EQ(report.restarts, 0U);
+    EXPECT_EQ(report.worker_deaths, 0U);
+    EXPECT_EQ(report.weights_digest, run_plain_loop(options).weights_digest);
+    added += report.workers_added;
+    drained += report.workers_drained;
+    removed += report.workers_removed;
+  }
+  EXPECT_GT(added, 50U);
+  EXPECT_GT(drained, 10U);
+  EXPECT_GT(removed, 10U);
 }
 
 TEST(RlSimulation, ASeedReplaysExactly) {

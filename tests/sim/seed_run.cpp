@@ -27,6 +27,7 @@ constexpr std::uint64_t kIrregularData = 82;
 constexpr std::uint64_t kCalm = 83;
 constexpr std::uint64_t kDevices = 84;
 constexpr std::uint64_t kLoads = 85;
+constexpr std::uint64_t kWorkerChanges = 86;
 constexpr std::uint64_t kStopEvents = 1'500;  // stops fall within this many
 
 // Returns weights that are exact in binary, so that sums do not depend on their order.
@@ -65,7 +66,8 @@ std::string describe(const SimulationOptions& options) {
   text += " skip_one_in=" + std::to_string(options.skip_one_in) +
           " fail_first_one_in=" + std::to_string(options.fail_first_one_in) +
           (options.mix_versions ? " mix_versions" : "") +
-          " servers=" + std::to_string(options.servers);
+          " servers=" + std::to_string(options.servers) +
+          (options.on_device_failure == actors::FailurePolicy::kDrop ? " drop_device" : "");
   if (options.best.enabled()) {
     text += (options.best.keep ? " keep_best" : "") +
             (" patience=" + std::to_string(options.best.patience));
@@ -152,6 +154,9 @@ private:
     counts["appends_refused"] += report.appends_refused;
     counts["loads_refused"] += report.loads_refused;
     counts["quarantines"] += report.quarantines;
+    counts["workers_added"] += report.workers_added;
+    counts["workers_drained"] += report.workers_drained;
+    counts["workers_removed"] += report.workers_removed;
     counts["evaluations"] += report.evaluations;
     counts["rewards_refused"] += report.rewards_refused;
     counts["mixed_samples"] += report.mixed_samples;
@@ -316,6 +321,8 @@ SimulationOptions options_of_seed(std::uint64_t seed) {
   RandomStream devices(seed, kDevices);
   if (devices.below(3) == 0) {
     options.servers = static_cast<std::uint32_t>(1 + devices.below(2));
+    options.on_device_failure =
+        devices.below(2) == 0 ? actors::FailurePolicy::kFailRun : actors::FailurePolicy::kDrop;
   }
   if (is_calm(seed)) {
     options.device_delay = std::chrono::milliseconds(1500);
@@ -340,6 +347,9 @@ FaultOptions faults_of_seed(std::uint64_t seed) {
   faults.stop_at = stops.below(8) == 0 ? 1 + stops.below(kStopEvents) : 0;
   RandomStream loads(seed, kLoads);
   faults.failed_loads = static_cast<std::uint32_t>(loads.below(4) == 0 ? 1 + loads.below(2) : 0);
+  RandomStream changes(seed, kWorkerChanges);
+  faults.worker_changes =
+      static_cast<std::uint32_t>(changes.below(3) == 0 ? 1 + changes.below(8) : 0);
   return faults;
 }
 

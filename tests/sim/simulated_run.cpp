@@ -132,6 +132,9 @@ public:
           actors::make_simulated_work_port(world_.system(), latency_below(options.device_delay)));
     }
     load_faults_->refused = choose(faults.failed_loads, kTypicalLoads);
+    for (std::uint32_t i = 0; i < faults.worker_changes; ++i) {
+      change_at_.insert(random_.below(kTypicalEvents));
+    }
   }
 
   SimulationReport run() {
@@ -146,6 +149,9 @@ public:
       }
       if (kill_at_.contains(report_.events)) {
         kill_one();
+      }
+      if (change_at_.contains(report_.events)) {
+        change_workers(supervisor);
       }
       if (faults_.stop_at != 0 && faults_.stop_at == report_.events) {
         caf::anon_send(supervisor, atom::stop_v);
@@ -194,7 +200,7 @@ private:
   void check_calm() {
     report_.calm = faults_.max_hurry <= kCalmHurry && report_.kills == 0 &&
                    report_.commits_refused == 0 && report_.appends_refused == 0 &&
-                   report_.loads_refused == 0;
+                   report_.loads_refused == 0 && report_.workers_removed == 0;
     if (!report_.calm) {
       return;
     }
@@ -239,15 +245,14 @@ private:
       TIDEMILL_RETURN_IF_ERROR(owned->train->load(weights, origin.commit->optimizer));
     }
     auto opened = std::make_shared<RlEngines>();
-    opened->rollout = owned->rollout.get();
-    opened->train = owned->train.get();
+    opened->devices.push_back({owned->rollout.get(), owned->train.get(), nullptr, nullptr});
     for (const auto& server : owned->servers) {
-      opened->servers.push_back(server.get());
+      opened->devices.push_back({server.get(), nullptr, nullptr, nullptr});
     }
     opened->runtime = owned;
     last_step_ = weights.version.step;
-    opened->weights = std::move(weights);
-    opened->records = std::make_shared<SimulatedRecords>(
+    opened->owner.weights = std::move(weights);
+    opened->owner.records = std::make_shared<SimulatedRecords>(
         disk_, append_faults_,
         origin.commit.has_value() ? origin.commit->records : actors::RecordMarks{});
     return opened;
@@ -255,71 +260,80 @@ private:
 
   workflows::RlPlan plan() {
     workflows::RlPlan plan;
-    plan.log = [this](const std::string& line) {
+    plan.owner.log = [this](const std::string& line) {
       if (line.find("restarting from the last commit") != std::string::npos) {
         ++report_.restarts;
       } else if (line.find("will be restarted") != std::string::npos) {
         ++report_.worker_deaths;
       } else if (line.find("is quarantined") != std::string::npos) {
         ++report_.quarantines;
+      } else if (line.find(" was added") != std::string::npos) {
+        ++report_.workers_added;
+      } else if (line.find(" was drained") != std::string::npos) {
+        ++report_.workers_drained;
+      } else if (line.find(" was removed") != std::string::npos) {
+        ++report_.workers_removed;
       }
     };
-    plan.rollout_workers = options_.rollout_workers;
-    plan.reward_workers = options_.reward_workers;
-    plan.max_concurrent_rows = 1000;
-    plan.stream.group_size = options_.group_size;
-    plan.stream.max_staleness = options_.max_staleness;
-    plan.stream.on_failed = options_.on_failed;
-    plan.stream.lease = kLease;
-    plan.stream.group_bytes = kGroupBytes;
-    plan.stream.limit_bytes = options_.stream_groups * kGroupBytes;
-    plan.trainer.groups_per_step = options_.groups_per_step;
-    plan.trainer.total_steps = options_.steps;
-    plan.trainer.max_staleness = options_.max_staleness;
-    plan.trainer.fixed_batches = options_.generation_order == actors::GenerationOrder::kFixed;
-    plan.trainer.commit_every = options_.commit_every;
-    plan.trainer.eval_every = options_.eval_every;
-    plan.trainer.best = options_.best;
+    plan.rollout.workers = options_.rollout_workers;
+    plan.reward.workers = options_.reward_workers;
+    plan.owner.max_concurrent_rows = 1000;
+    plan.owner.stream.group_size = options_.group_size;
+    plan.owner.stream.max_staleness = options_.max_staleness;
+    plan.owner.stream.on_failed = options_.on_failed;
+    plan.owner.stream.lease = kLease;
+    plan.owner.stream.group_bytes = kGroupBytes;
+    plan.owner.stream.limit_bytes = options_.stream_groups * kGroupBytes;
+    plan.owner.trainer.groups_per_step = options_.groups_per_step;
+    plan.owner.trainer.total_steps = options_.steps;
+    plan.owner.trainer.max_staleness = options_.max_staleness;
+    plan.owner.trainer.fixed_batches = options_.generation_order == actors::GenerationOrder::kFixed;
+    plan.owner.trainer.commit_every = options_.commit_every;
+    plan.owner.trainer.eval_every = options_.eval_every;
+    plan.owner.trainer.best = options_.best;
     if (options_.never_signal) {
-      plan.trainer.max_untrained_batches = kUntrainedBatches;
+      plan.owner.trainer.max_untrained_batches = kUntrainedBatches;
     }
     if (options_.eval_every != 0) {
-      plan.evaluator = evaluator();
+      plan.owner.evaluator = evaluator();
     }
-    plan.rollout.max_in_flight = 8;
-    plan.rollout.seed = options_.data_seed;
-    plan.rollout.max_new_tokens = kMaxNewTokens;
+    plan.rollout.on_device_failure = options_.on_device_failure;
+    plan.rollout.worker.max_in_flight = 8;
+    plan.rollout.worker.seed = options_.data_seed;
+    plan.rollout.worker.max_new_tokens = kMaxNewTokens;
     plan.open_engines = [this](const actors::RunOrigin& origin) { return open_engines(origin); };
-    plan.make_reward = [this](std::optional<std::uint32_t> worker) {
+    plan.reward.make_reward = [this](std::optional<std::uint32_t> worker) {
       return worker.has_value()
                  ? std::make_shared<FlakyRewards>(options_, reward_faults_)
                  : std::shared_ptr<engines::RewardEngine>(simulated_rewards(options_));
     };
-    plan.reward_parts.assign(kRewardParts, kRewardParts + options_.reward_weights.size());
-    plan.reader = std::make_shared<SimulatedPrompts>(options_);
-    plan.commits = commits_;
-    plan.decide = [options = options_](std::span<const actors::GroupMember> group) {
+    plan.owner.reward_parts.assign(kRewardParts, kRewardParts + options_.reward_weights.size());
+    plan.owner.reader = std::make_shared<SimulatedPrompts>(options_);
+    plan.owner.commits = commits_;
+    plan.owner.decide = [options = options_](std::span<const actors::GroupMember> group) {
       return simulated_decision(group, options);
     };
-    plan.make_loss =
+    plan.rollout.make_loss =
         [](std::span<const engines::TrainSequence>) -> Result<std::unique_ptr<engines::TokenLoss>> {
       return std::unique_ptr<engines::TokenLoss>(std::make_unique<SimulatedLoss>());
     };
-    plan.decode = simulated_text;
-    plan.observer = [this](const StepRecord& record) { check_step(record); };
-    plan.inspector = [this](const Status& status, const StreamStatus& counts) {
+    plan.owner.decode = simulated_text;
+    plan.reward.decode = simulated_text;
+    plan.owner.make_reward = plan.reward.make_reward;
+    plan.owner.observer = [this](const StepRecord& record) { check_step(record); };
+    plan.owner.inspector = [this](const Status& status, const StreamStatus& counts) {
       check_stream(status, counts);
     };
-    plan.device_port = device_port_.get();
+    plan.rollout.device_ports = {device_port_.get()};
     for (const auto& port : server_ports_) {
-      plan.server_ports.push_back(port.get());
+      plan.rollout.device_ports.push_back(port.get());
     }
-    plan.io_port = io_port_.get();
-    plan.commit_port = commit_port_.get();
+    plan.owner.io_port = io_port_.get();
+    plan.owner.commit_port = commit_port_.get();
     for (const auto& port : reward_ports_) {
-      plan.reward_ports.push_back(port.get());
+      plan.reward.ports.push_back(port.get());
     }
-    plan.eval_port = eval_port_.get();
+    plan.owner.eval_port = eval_port_.get();
     return plan;
   }
 
@@ -352,18 +366,41 @@ private:
     };
     hooks.on_spawn = [this](RunParts& parts) {
       alive_.clear();
-      for (const auto& [name, part] : parts.core) {
-        alive_.push_back(caf::actor_cast<caf::actor_addr>(part));
+      for (const actors::CorePart& part : parts.core) {
+        alive_.push_back(caf::actor_cast<caf::actor_addr>(part.actor));
       }
       for (actors::WorkerSpec& spec : parts.workers) {
-        spec.spawn = [this, spawn = spec.spawn] {
-          const caf::actor worker = spawn();
-          alive_.push_back(caf::actor_cast<caf::actor_addr>(worker));
-          return worker;
-        };
+        watch_worker(spec);
       }
+      parts.make_worker = [this, make = parts.make_worker](const std::string& role,
+                                                           std::uint32_t number) {
+        auto spec = make(role, number);
+        if (spec.ok()) {
+          watch_worker(spec.value());
+        }
+        return spec;
+      };
     };
     return hooks;
+  }
+
+  void watch_worker(actors::WorkerSpec& spec) {
+    spec.spawn = [this, spawn = spec.spawn] {
+      const caf::actor worker = spawn();
+      alive_.push_back(caf::actor_cast<caf::actor_addr>(worker));
+      return worker;
+    };
+  }
+
+  // Adds, drains or removes a worker. The supervisor refuses what it cannot do.
+  void change_workers(const actors::SupervisorActor& supervisor) {
+    const std::string role = std::vector{"rollout", "reward", "advantage"}.at(random_.below(3));
+    const std::string name = role + "-" + std::to_string(random_.below(4));
+    switch (random_.below(4)) {
+      case 0: caf::anon_send(supervisor, atom::drain_v, name); break;
+      case 1: caf::anon_send(supervisor, atom::remove_v, name); break;
+      default: caf::anon_send(supervisor, atom::add_v, role); break;
+    }
   }
 
   void kill_one() {
@@ -462,6 +499,7 @@ private:
   bool ended_ = false;
   std::vector<caf::actor_addr> alive_;
   std::multiset<std::uint64_t> kill_at_;
+  std::set<std::uint64_t> change_at_;
   std::shared_ptr<SimulatedDisk> disk_;
   std::shared_ptr<SimulatedCommits> commits_;
   std::shared_ptr<AppendFaults> append_faults_;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "actors/keeper/spawn.hpp"
+#include "actors/supervisor/messages.hpp"
 #include "actors/trainer/best_weights.hpp"
 #include "actors/trainer/messages.hpp"
 #include "base/clock.hpp"
@@ -29,6 +30,8 @@ struct SimulationOptions {
   std::uint32_t rollout_workers = 2;
   std::uint32_t reward_workers = 1;
   std::uint32_t servers = 0;  // devices that serve, in addition to the one that also trains
+  /// Of a device that only serves.
+  actors::FailurePolicy on_device_failure = actors::FailurePolicy::kFailRun;
   std::vector<double> reward_weights;  // of the parts of a sum; empty: a single reward
   std::uint64_t commit_every = 2;
   std::uint64_t eval_every = 0;
@@ -57,6 +60,7 @@ struct SimulationOptions {
 struct FaultOptions {
   std::uint64_t seed = 0;            // also for the scheduler's choices
   std::uint32_t kills = 0;           // actors to kill, at random events
+  std::uint32_t worker_changes = 0;  // workers to add, drain or remove, at random events
   std::uint32_t failed_commits = 0;  // commits that fail, at random
   std::uint32_t failed_records = 0;  // appends that stop half-way, at random
   std::uint32_t failed_loads = 0;    // new weights that a device refuses, at random
@@ -92,6 +96,9 @@ struct SimulationReport {
   std::uint64_t commits_refused = 0;
   std::uint64_t appends_refused = 0;
   std::uint64_t loads_refused = 0;
+  std::uint64_t workers_added = 0;
+  std::uint64_t workers_drained = 0;
+  std::uint64_t workers_removed = 0;
   std::uint64_t quarantines = 0;     // of devices, while others were left
   std::uint64_t evaluations = 0;     // recorded
   bool all_evaluated = true;         // every evaluation that was due is committed

@@ -166,23 +166,25 @@ Result<std::shared_ptr<RlEngines>> open_engines(const RlOptions& options, const 
   }
   OpenedRuntime runtime = std::move(opening).value();
   auto engines = std::make_shared<RlEngines>();
-  engines->rollout = &runtime.runtime->rollout();
-  engines->train = runtime.runtime->policy_job();
-  engines->adapters = &runtime.runtime->adapters();
-  engines->open_adapter = [&config = opened.model.files.config](const std::string& path) {
+  DeviceEngines device_engines;
+  device_engines.rollout = &runtime.runtime->rollout();
+  device_engines.train = runtime.runtime->policy_job();
+  device_engines.adapters = &runtime.runtime->adapters();
+  device_engines.open_adapter = [&config = opened.model.files.config](const std::string& path) {
     return engines::open_adapter(path, config);
   };
-  engines->weights = std::move(runtime.weights);
+  engines->devices = {std::move(device_engines)};
+  engines->owner.weights = std::move(runtime.weights);
   const std::shared_ptr<engines::ModelRuntime> device = std::move(runtime.runtime);
   engines->runtime = device;
-  TIDEMILL_ASSIGN_OR_RETURN(engines->records, open_records(run, origin, options.run.record));
+  TIDEMILL_ASSIGN_OR_RETURN(engines->owner.records, open_records(run, origin, options.run.record));
   log_device(*device, run);
   log_memory_plans(opened.plans, run);
   if (run.on_begin) {
     run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config),
                   opened.plans.expected.total()});
   }
-  log_first_step(engines->weights.version.step + 1, opened.steps, first_work(options), run);
+  log_first_step(engines->owner.weights.version.step + 1, opened.steps, first_work(options), run);
   return engines;
 }
 
@@ -193,46 +195,59 @@ actors::EvaluatorDeps evaluator(const RlOptions& options, const RlRun& opened) {
   return deps;
 }
 
-RlPlan make_plan(const RlOptions& options, const RunEnvironment& run, const RlRun& opened) {
-  RlPlan plan;
-  plan.rollout_workers = static_cast<std::uint32_t>(options.rollout.workers);
-  plan.max_concurrent_rows = max_concurrent_rows(options);
-  plan.stream = stream_options(options, opened.prompt_bytes);
-  plan.trainer = trainer_options(options, opened.steps);
-  plan.rollout.max_in_flight = static_cast<std::uint32_t>(
-      std::max<std::int64_t>(1, plan.max_concurrent_rows / options.rollout.workers));
-  plan.rollout.sampling = sampling_options(options.rollout);
-  plan.rollout.seed = options.run.seed;
-  plan.rollout.max_new_tokens = options.rollout.max_new_tokens;
-  plan.rollout.stop_ids = stop_ids(options, opened.model.files);
-  plan.rollout.stop_strings = options.rollout.stop;
-  plan.executor = executor_options(options);
-  plan.rewards_in_flight =
+RolloutRoleOptions rollout_role(const RlOptions& options, const RlRun& opened) {
+  RolloutRoleOptions role;
+  role.workers = static_cast<std::uint32_t>(options.rollout.workers);
+  role.worker.max_in_flight = static_cast<std::uint32_t>(
+      std::max<std::int64_t>(1, max_concurrent_rows(options) / options.rollout.workers));
+  role.worker.sampling = sampling_options(options.rollout);
+  role.worker.seed = options.run.seed;
+  role.worker.max_new_tokens = options.rollout.max_new_tokens;
+  role.worker.stop_ids = stop_ids(options, opened.model.files);
+  role.worker.stop_strings = options.rollout.stop;
+  role.executor = executor_options(options);
+  role.make_loss = actors::make_policy_loss(loss_options(options));
+  role.device_ports = {opened.device_port.get()};
+  return role;
+}
+
+RewardRoleOptions reward_role(const RlOptions& options, const RunEnvironment& run,
+                              const RlRun& opened) {
+  RewardRoleOptions role;
+  role.max_in_flight =
       static_cast<std::uint32_t>(options.train.prompts_per_step * options.rollout.group_size);
-  plan.open_engines = [&options, &opened, &run](const actors::RunOrigin& origin) {
-    return open_engines(options, opened, run, origin);
-  };
-  plan.make_reward = [&options, &run](std::optional<std::uint32_t>) {
+  role.make_reward = [&options, &run](std::optional<std::uint32_t>) {
     // `run_rl` has made an engine from the same options before. If that fails now, the actor that
     // gets this engine ends when it first needs it, and the supervisor decides what happens.
     auto engine = make_reward(options, run);
     return engine.ok() ? std::shared_ptr<engines::RewardEngine>(std::move(engine).value())
                        : std::make_shared<UnavailableReward>(engine.status());
   };
-  plan.reader = actors::make_dataset_prompt_reader(
+  role.decode = [codec = *opened.codec](const auto& ids) { return codec.decode(ids); };
+  role.log = run.log;
+  role.ports = {opened.reward_port.get()};
+  return role;
+}
+
+OwnerRoleOptions owner_role(const RlOptions& options, const RunEnvironment& run,
+                            const RlRun& opened) {
+  OwnerRoleOptions role;
+  role.max_concurrent_rows = max_concurrent_rows(options);
+  role.stream = stream_options(options, opened.prompt_bytes);
+  role.trainer = trainer_options(options, opened.steps);
+  role.reader = actors::make_dataset_prompt_reader(
       opened.data, *opened.codec, prompt_options(options, opened.model.files.config));
-  plan.commits = run.commits;
+  role.commits = run.commits;
   engines::Algorithm algorithm =
       chosen_algorithm(options.algorithm, options.rollout.max_new_tokens);
   if (const auto own = run.extensions.advantages.find(algorithm.name);
       own != run.extensions.advantages.end()) {
     algorithm.custom_advantages = own->second;
   }
-  plan.decide = actors::make_group_decision(algorithm);
-  plan.make_loss = actors::make_policy_loss(loss_options(options));
-  plan.decode = [codec = *opened.codec](const auto& ids) { return codec.decode(ids); };
-  plan.reward_parts = part_names(options.reward);
-  plan.observer = watch_signal(
+  role.decide = actors::make_group_decision(algorithm);
+  role.decode = [codec = *opened.codec](const auto& ids) { return codec.decode(ids); };
+  role.reward_parts = part_names(options.reward);
+  role.observer = watch_signal(
       [rows = opened.rows, observer = run.observer](const actors::StepRecord& record) {
         rows->note(record);
         if (observer) {
@@ -240,15 +255,25 @@ RlPlan make_plan(const RlOptions& options, const RunEnvironment& run, const RlRu
         }
       },
       run.log);
-  plan.log = run.log;
+  role.log = run.log;
   if (!opened.eval_prompts.empty()) {
-    plan.evaluator = evaluator(options, opened);
+    role.evaluator = evaluator(options, opened);
   }
-  plan.device_port = opened.device_port.get();
-  plan.io_port = opened.io_port.get();
-  plan.commit_port = opened.commit_port.get();
-  plan.reward_ports = {opened.reward_port.get()};
-  plan.eval_port = opened.eval_port.get();
+  role.io_port = opened.io_port.get();
+  role.commit_port = opened.commit_port.get();
+  role.eval_port = opened.eval_port.get();
+  return role;
+}
+
+RlPlan make_plan(const RlOptions& options, const RunEnvironment& run, const RlRun& opened) {
+  RlPlan plan;
+  plan.owner = owner_role(options, run, opened);
+  plan.rollout = rollout_role(options, opened);
+  plan.reward = reward_role(options, run, opened);
+  plan.owner.make_reward = plan.reward.make_reward;
+  plan.open_engines = [&options, &opened, &run](const actors::RunOrigin& origin) {
+    return open_engines(options, opened, run, origin);
+  };
   return plan;
 }
 

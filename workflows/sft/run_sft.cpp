@@ -266,7 +266,7 @@ actors::RunParts compose(const SftOptions& options, const SftRun& opened, const 
   parts.core = {{"device", caf::actor_cast<caf::actor>(deps.training)},
                 {"recorder", caf::actor_cast<caf::actor>(deps.recorder)}};
   const auto trainer = actors::spawn_supervised_trainer(run.system, std::move(deps));
-  parts.core.emplace_back("trainer", caf::actor_cast<caf::actor>(trainer));
+  parts.core.push_back({"trainer", caf::actor_cast<caf::actor>(trainer)});
   parts.start = [trainer] { caf::anon_send(trainer, atom::start_v); };
   parts.stop = [trainer] { caf::anon_send(trainer, atom::stop_v); };
   return parts;

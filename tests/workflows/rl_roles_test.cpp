@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests that each role of a reinforcement-learning run starts its actors from its options and the
+// handles that it gets. The simulation (tests/sim) tests whole runs.
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "engines/replay/factory.hpp"
+#include "tests/actors/sample_rows.hpp"
+#include "tests/support/actor_test.hpp"
+#include "tests/support/fake_actors.hpp"
+#include "tests/support/fake_reward_engine.hpp"
+#include "workflows/rl/owner_role.hpp"
+#include "workflows/rl/reward_role.hpp"
+#include "workflows/rl/rollout_role.hpp"
+
+namespace tidemill::test {
+namespace {
+
+using actors::FailurePolicy;
+using namespace std::chrono_literals;
+
+class OnePrompt final : public actors::PromptReader {
+public:
+  Result<std::vector<actors::Prompt>> read(std::uint64_t draw, std::uint32_t /*count*/) override {
+    std::vector<actors::Prompt> prompts;
+    if (draw == 0) {
+      actors::Prompt prompt;
+      prompt.ids = {1, 2};
+      prompt.prompt = "p";
+      prompts.push_back(std::move(prompt));
+    }
+    return prompts;
+  }
+};
+
+class RolesTest : public ActorTest {
+protected:
+  RolesTest() {
+    initial_ = engines::replay_initial_snapshot(1);
+    trained_ = engines::make_replay_rollout_engine({}, initial_);
+    server_ = engines::make_replay_rollout_engine({}, initial_);
+    train_ = engines::make_replay_training_job({}, initial_);
+    rollout_.device_ports = {&port(), &port()};
+    rollout_.on_failure = FailurePolicy::kFailRun;
+    rollout_.on_device_failure = FailurePolicy::kDrop;
+    rollout_.worker.max_new_tokens = 4;
+    reward_.on_failure = FailurePolicy::kDrop;
+    reward_.decode = [](const std::vector<std::int32_t>&) { return std::string("text"); };
+    reward_.make_reward = [this](std::optional<std::uint32_t> number) {
+      made_for_.push_back(number);
+      return rewards_;
+    };
+    reward_.ports = {&port()};
+  }
+  workflows::DeviceHandles devices() {
+    auto handles = workflows::start_devices(system(), rollout_,
+                                            {{trained_.get(), train_.get(), nullptr, nullptr},
+                                             {server_.get(), nullptr, nullptr, nullptr}},
+                                            nullptr);
+    for (const actors::CorePart& part : handles.core) {
+      keep(part.actor);
+    }
+    return handles;
+  }
+
+  engines::Snapshot initial_;
+  std::unique_ptr<engines::RolloutEngine> trained_;
+  std::unique_ptr<engines::RolloutEngine> server_;
+  std::unique_ptr<engines::TrainingJob> train_;
+  std::shared_ptr<FakeRewardEngine> rewards_ = std::make_shared<FakeRewardEngine>();
+  std::vector<std::optional<std::uint32_t>> made_for_;
+  workflows::RolloutRoleOptions rollout_;
+  workflows::RewardRoleOptions reward_;
+  std::shared_ptr<FakeStream> stream_ = std::make_shared<FakeStream>();
+};
+
+TEST_F(RolesTest, TheFirstDeviceTrainsAndTheOthersMayBeDropped) {
+  const auto handles = devices();
+  ASSERT_EQ(handles.core.size(), 2U);
+  EXPECT_EQ(handles.devices[0].name, "device");
+  EXPECT_EQ(handles.core[0].on_failure, FailurePolicy::kFailRun);
+  EXPECT_EQ(handles.devices[1].name, "device-1");
+  EXPECT_EQ(handles.core[1].on_failure, FailurePolicy::kDrop);
+  EXPECT_EQ(handles.training.address(), handles.devices[0].actor.address());
+}
+
+TEST_F(RolesTest, RolloutWorkersLeaseFromTheStreamAndGenerateWithTheServingActor) {
+  const auto device = std::make_shared<FakeDevice>();
+  const auto stream = keep(spawn_fake_stream(system(), stream_));
+  rollout_.workers = 2;
+  const auto workers = workflows::start_rollout(
+      system(), rollout_, {stream, keep(spawn_fake_device(system(), device))});
+  EXPECT_EQ(workers.role, "rollout");
+  EXPECT_EQ(workers.initial, 2U);
+  const actors::WorkerSpec spec = workers.make(3);
+  EXPECT_EQ(spec.name, "rollout-3");
+  EXPECT_EQ(spec.role, "rollout");
+  EXPECT_EQ(spec.on_failure, FailurePolicy::kFailRun);
+  keep(spec.spawn());
+  drain();
+  ASSERT_EQ(stream_->leases.size(), 1U);
+  EXPECT_EQ(stream_->leases.front().request.consumer, "rollout-3");
+  actors::LeaseReply reply;
+  reply.lease_time = 60s;
+  reply.rows = {trainable_row(5, 0)};
+  take(stream_->leases).reply(std::move(reply));
+  drain();
+  ASSERT_EQ(device->generations.size(), 1U);
+  EXPECT_EQ(device->generations.front().request.max_new_tokens, 4);
+}
+
+TEST_F(RolesTest, EveryStartOfARewardWorkerMakesItsEngine) {
+  const auto stream = keep(spawn_fake_stream(system(), stream_));
+  const auto workers = workflows::start_reward(system(), reward_, {stream});
+  EXPECT_EQ(workers.role, "reward");
+  const actors::WorkerSpec spec = workers.make(2);  // there are fewer ports than workers
+  EXPECT_EQ(spec.name, "reward-2");
+  EXPECT_EQ(spec.on_failure, FailurePolicy::kDrop);
+  EXPECT_TRUE(made_for_.empty());
+  keep(spec.spawn());
+  keep(spec.spawn());
+  drain();
+  EXPECT_EQ(made_for_, (std::vector<std::optional<std::uint32_t>>{2, 2}));
+  ASSERT_EQ(stream_->leases.size(), 2U);
+  EXPECT_EQ(stream_->leases.front().request.consumer, "reward-2");
+}
+
+// The prompt goes from the owner to a rollout worker, both devices, a reward worker and back.
+TEST_F(RolesTest, TheRolesWorkTogetherOverTheirHandles) {
+  workflows::OwnerRoleOptions options;
+  options.max_concurrent_rows = 100;
+  options.stream.group_size = 4;
+  options.reader = std::make_shared<OnePrompt>();
+  options.commits = std::make_shared<MemoryCommits>();
+  std::size_t decided = 0;
+  options.decide = [&decided](std::span<const actors::GroupMember> group) {
+    decided += group.size();
+    return Result<actors::GroupDecision>(
+        actors::GroupDecision{std::vector<float>(group.size(), 0.5F), ""});
+  };
+  options.io_port = &port();
+  options.commit_port = &port();
+  const auto run_owner = keep(spawn_fake_owner(system(), std::make_shared<FakeOwner>()));
+  const auto owner = workflows::start_owner(system(), options, {devices(), run_owner}, {},
+                                            {initial_, nullptr, nullptr});
+  std::vector<std::string> names;
+  for (const actors::CorePart& part : owner.core) {
+    names.push_back(part.name);
+    keep(part.actor);
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"router", "keeper", "stream", "recorder", "source",
+                                             "trainer"}));
+  const auto rollout = workflows::start_rollout(system(), rollout_, {owner.stream, owner.router});
+  const auto reward = workflows::start_reward(system(), reward_, {owner.stream});
+  keep(rollout.make(0).spawn());
+  keep(reward.make(0).spawn());
+  keep(owner.advantage.make(0).spawn());
+  caf::anon_send(owner.source, atom::start_v);
+  EXPECT_TRUE(run_until([&] { return decided > 0; }));
+  EXPECT_EQ(decided, 4U);
+  EXPECT_EQ(rewards_->requests.size(), 4U);
+}
+
+}  // namespace
+}  // namespace tidemill::test

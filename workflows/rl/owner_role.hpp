@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// The role "owner" of a reinforcement-learning run: the actors whose states form the run.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <caf/fwd.hpp>
+
+#include "actors/advantage/spawn.hpp"
+#include "actors/commit/run_commit.hpp"
+#include "actors/evaluator/spawn.hpp"
+#include "actors/keeper/spawn.hpp"
+#include "actors/recorder/spawn.hpp"
+#include "actors/router/spawn.hpp"
+#include "actors/source/spawn.hpp"
+#include "actors/stream/spawn.hpp"
+#include "actors/supervisor/spawn.hpp"
+#include "actors/trainer/spawn.hpp"
+#include "workflows/rl/reward_role.hpp"
+#include "workflows/rl/rollout_role.hpp"
+
+namespace tidemill::workflows {
+
+/// Options of the role.
+struct OwnerRoleOptions {
+  std::int64_t max_concurrent_rows = 1;
+  actors::SampleStreamOptions stream;
+  actors::TrainerOptions trainer;
+  std::shared_ptr<actors::PromptReader> reader;
+  std::shared_ptr<actors::CommitStore> commits;
+  actors::DecideGroup decide;
+  actors::DecodeText decode;
+  std::vector<std::string> reward_parts;  // names of the parts of a weighted sum
+  actors::RecordObserver observer;
+  actors::StreamInspector inspector;  // for simulation; may be empty
+  /// Takes one line for each failure that the run handled. Called from any thread.
+  std::function<void(const std::string&)> log;
+  /// Template of the evaluator. The role fills in handle, engine and port. None: no evaluation.
+  std::optional<actors::EvaluatorDeps> evaluator;
+  MakeRewardEngine make_reward;  // of the evaluator
+
+  // Ports. They must outlive the run.
+  actors::WorkPort* io_port = nullptr;      // reads data, writes records, prepares starts
+  actors::WorkPort* commit_port = nullptr;  // writes commits, which take too long for `io_port`
+  actors::WorkPort* eval_port = nullptr;
+};
+
+/// What one incarnation of the owner starts from.
+struct OwnerState {
+  /// The weights that all devices hold. Their version carries the incarnation.
+  engines::Snapshot weights;
+  /// The record files, truncated to the marks of the origin.
+  std::shared_ptr<actors::RecordFiles> records;
+  /// The rows of the commit; null for a new run.
+  std::shared_ptr<const actors::RestoredStream> restored;
+};
+
+/// What the owner sends messages to.
+struct OwnerConnections {
+  DeviceHandles devices;
+  actors::RunOwnerActor run_owner;  // receives the summary of the run
+};
+
+/// The actors of the role.
+struct OwnerHandles {
+  actors::StreamActor stream;
+  actors::RouterActor router;
+  actors::PromptSourceActor source;
+  actors::TrainerActor trainer;
+  /// All of them, for the supervisor, with their names. Each holds handles only of those above it.
+  std::vector<actors::CorePart> core;
+  RoleWorkers advantage;  // the workers that decide about groups
+};
+
+/// Starts the actors of the role, except for the supervisor, which has this function called for
+/// each incarnation.
+[[nodiscard]] OwnerHandles start_owner(caf::actor_system& system, const OwnerRoleOptions& options,
+                                       const OwnerConnections& connections,
+                                       const actors::RunOrigin& origin, OwnerState state);
+
+}  // namespace tidemill::workflows
