@@ -242,7 +242,6 @@ Status BenchModel::submit_one(std::vector<std::int32_t> prompt, std::int64_t new
   RolloutRequest request;
   request.adapter = std::move(adapter);
   request.id = SampleId{next_id_++};
-  request.draw_key = request.id.value;
   request.prompt_ids = std::move(prompt);
   request.max_new_tokens = static_cast<std::int32_t>(new_tokens);
   request.seed = kSeed;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,10 +31,11 @@ struct RolloutRequest {
   SampleId id;
   std::vector<std::int32_t> prompt_ids;  // at least one
   SamplingOptions sampling;
-  /// Random numbers are keyed by (seed, `draw_key`, token position), so a request samples the same
-  /// tokens whatever its id is and whatever else is in its batch. A sample's key is its id.
+  /// Random numbers are keyed by (seed, `key`, token position), so a request samples the same
+  /// tokens whatever else is in its batch.
   std::uint64_t seed = 0;
-  std::uint64_t draw_key = 0;
+  /// Replaces the id in the key, so that a request may have an id of its own.
+  std::optional<std::uint64_t> draw_key;
   std::int32_t max_new_tokens = 0;
   /// The response ends with the first generated token that is one of these.
   std::vector<std::int32_t> stop_ids;
@@ -57,6 +59,9 @@ struct RolloutRequest {
   bool prompt_logprobs = false;
   /// Also returns the raw logits after every prompt token (tokens x vocabulary), for `score`.
   bool prompt_logits = false;
+
+  /// Returns what keys its random numbers, besides the seed.
+  [[nodiscard]] std::uint64_t key() const noexcept { return draw_key.value_or(id.value); }
 };
 
 /// The result of a request. Every accepted request gets exactly one.

@@ -197,7 +197,6 @@ void request_response(Self self, std::size_t index, std::uint32_t attempt) {
   request.prompt_ids = state.deps.prompts[index / state.deps.samples].ids;
   request.sampling = state.deps.sampling;
   request.seed = state.deps.seed;
-  request.draw_key = request.id.value;
   request.max_new_tokens = state.deps.max_new_tokens;
   request.stop_ids = state.deps.stop_ids;
   request.stop_strings = state.deps.stop_strings;

@@ -149,7 +149,6 @@ void generate(Self self, const storage::LeasedRow& row) {
   request.prompt_ids = std::move(prompt).value();
   request.sampling = state.deps.sampling;
   request.seed = state.deps.seed;
-  request.draw_key = request.id.value;
   request.max_new_tokens = state.deps.max_new_tokens;
   request.stop_ids = state.deps.stop_ids;
   request.stop_strings = state.deps.stop_strings;

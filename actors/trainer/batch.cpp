@@ -152,7 +152,6 @@ engines::RolloutRequest probe_request(const std::vector<TrainRow>& rows,
                                       const std::deque<engines::Snapshot>& recent) {
   engines::RolloutRequest request;
   request.id = {kProbeId};
-  request.draw_key = kProbeId;
   request.prompt_ids = rows.front().prompt_ids;
   request.sampling.temperature = options.temperature;
   request.max_new_tokens = kProbeTokens;

@@ -127,7 +127,7 @@ private:
     const std::uint32_t wanted =
         options_.length_of ? options_.length_of(request.id)
                            : 1 + static_cast<std::uint32_t>(
-                                     keyed_bits(options_.seed, request.draw_key, 1U << 20U) % 8);
+                                     keyed_bits(options_.seed, request.key(), 1U << 20U) % 8);
     return std::clamp(wanted, 1U, static_cast<std::uint32_t>(std::max(request.max_new_tokens, 1)));
   }
 
@@ -180,7 +180,7 @@ private:
     const std::size_t first = job.tokens.size();
     for (std::uint32_t i = 0; i < count; ++i) {
       const std::int32_t token =
-          replay_token(job.request.seed, weight_bits_, job.request.draw_key, job.tokens.size());
+          replay_token(job.request.seed, weight_bits_, job.request.key(), job.tokens.size());
       const std::uint64_t t = job.request.prompt_ids.size() + job.tokens.size();
       job.tokens.push_back(token);
       job.logprobs.push_back(replay_logprob(weight_bits_, token, t));

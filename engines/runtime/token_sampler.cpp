@@ -171,7 +171,7 @@ void TokenSampler::sample_tokens(std::span<const Row> rows) {
       requests.push_back({static_cast<std::int64_t>(i),
                           &sequence.request.sampling,
                           {sequence.request.prompt_ids, sequence.response()},
-                          {sequence.request.seed, SampleId{sequence.request.draw_key},
+                          {sequence.request.seed, SampleId{sequence.request.key()},
                            static_cast<std::uint64_t>(sequence.length())}});
     }
   }
@@ -187,7 +187,7 @@ void TokenSampler::sample_tokens(std::span<const Row> rows) {
     row.sampled->logprob = outcome.logprob;
     row.sampled->error = std::move(outcome.error);
     const RolloutRequest& request = row.sampled->sequence->request;
-    if (!row.sampled->error.empty() && request.draw_key != request.id.value) {
+    if (!row.sampled->error.empty() && request.key() != request.id.value) {
       row.sampled->error += sample_text(request.id);  // the error names the key
     }
     if (row.sampled->error.empty() && !std::isfinite(outcome.logprob)) {

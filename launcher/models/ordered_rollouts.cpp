@@ -90,7 +90,6 @@ private:
       }
       TIDEMILL_ASSIGN_OR_RETURN(RolloutRequest request, work_.request(*line));
       request.id = SampleId{line->index};
-      request.draw_key = line->index;
       const SampleId id = request.id;
       const std::int64_t values = values_of(request);
       // Must precede `submit`, which may deliver the result immediately.

@@ -208,7 +208,6 @@ protected:
   static engines::RolloutRequest request(std::uint64_t id, std::uint64_t min_step = 0) {
     engines::RolloutRequest request;
     request.id = {id};
-    request.draw_key = id;
     request.prompt_ids = {1, 2};
     request.max_new_tokens = 8;
     request.min_step = min_step;

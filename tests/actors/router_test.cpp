@@ -34,7 +34,6 @@ protected:
   Reply<RolloutResult> generate(std::uint64_t id) {
     RolloutRequest request;
     request.id = {id};
-    request.draw_key = id;
     request.prompt_ids = {1, 2};
     auto reply = ask<RolloutResult>(router_, atom::generate_v, request);
     drain();
@@ -72,7 +71,7 @@ TEST_F(RouterTest, GenerateGoesToTheLeastLoadedDeviceAndItsReplyToTheRequester) 
   const auto third = generate(2);
   EXPECT_EQ(devices_[0]->generations.size(), 2U);
   EXPECT_EQ(devices_[1]->generations.size(), 1U);
-  EXPECT_EQ(devices_[1]->generations[0].request.draw_key, 1U);
+  EXPECT_EQ(devices_[1]->generations[0].request.key(), 1U);
   reply(0);
   EXPECT_EQ(first.value().id, SampleId{0});
   EXPECT_FALSE(second.arrived());

@@ -32,7 +32,7 @@ public:
     if (queued || request.prompt_ids.empty()) {
       return invalid_argument("sample " + std::to_string(request.id.value));
     }
-    const std::uint64_t wanted = 1 + keyed_bits(options_.seed, request.draw_key, 1U << 20U) % 8;
+    const std::uint64_t wanted = 1 + keyed_bits(options_.seed, request.key(), 1U << 20U) % 8;
     const auto most = static_cast<std::uint64_t>(std::max(request.max_new_tokens, 1));
     jobs_.push_back({std::move(request), &sink, {}, std::min(wanted, most)});
     return {};
@@ -101,7 +101,7 @@ private:
     RolloutResult& result = job.result;
     const std::size_t position = result.response_ids.size();
     const std::int32_t token =
-        engines::replay_token(job.request.seed, weight_bits_, job.request.draw_key, position);
+        engines::replay_token(job.request.seed, weight_bits_, job.request.key(), position);
     const float logprob =
         engines::replay_logprob(weight_bits_, token, job.request.prompt_ids.size() + position);
     result.response_ids.push_back(token);

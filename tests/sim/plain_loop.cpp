@@ -124,7 +124,6 @@ private:
     for (std::uint32_t i = 0; i < options_.group_size; ++i) {
       engines::RolloutRequest request;
       request.id = {group * options_.group_size + i};
-      request.draw_key = request.id.value;
       request.prompt_ids = prompt.ids;
       request.seed = options_.data_seed;
       request.max_new_tokens = kMaxNewTokens;
@@ -200,7 +199,6 @@ std::optional<double> simulated_evaluation(const SimulationOptions& options,
   for (std::uint64_t i = 0; i < kEvalPrompts * kEvalSamples; ++i) {
     engines::RolloutRequest request;
     request.id = {kFirstEvalId + i};
-    request.draw_key = request.id.value;
     request.prompt_ids = prompts[i / kEvalSamples].ids;
     request.seed = options.data_seed;
     request.max_new_tokens = kMaxNewTokens;

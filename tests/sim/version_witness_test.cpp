@@ -22,7 +22,6 @@ protected:
   engines::RolloutResult generate(std::uint64_t id, std::uint64_t min_step = 0) {
     engines::RolloutRequest request;
     request.id = {id};
-    request.draw_key = id;
     request.prompt_ids.assign(kPromptTokens, 0);
     request.max_new_tokens = kMaxNewTokens;
     request.min_step = min_step;

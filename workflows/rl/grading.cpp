@@ -73,7 +73,6 @@ Status generate(const RlOptions& options, const GradingSetup& setup, GradingResu
   for (std::size_t i = 0; i < results.responses.size(); ++i) {
     engines::RolloutRequest request;
     request.id = SampleId{i};
-    request.draw_key = i;
     request.prompt_ids = setup.prompts[i / static_cast<std::size_t>(options.eval.samples)].ids;
     request.sampling.temperature = static_cast<float>(options.eval.temperature);
     request.seed = options.run.seed;

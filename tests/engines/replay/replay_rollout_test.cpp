@@ -31,7 +31,6 @@ protected:
   static RolloutRequest request(std::uint64_t id, Duration limit) {
     RolloutRequest request;
     request.id = {id};
-    request.draw_key = id;
     request.prompt_ids = {1};
     request.max_new_tokens = 8;
     request.time_limit = limit;

@@ -709,7 +709,6 @@ TEST(TwoBasesTest, AnAdapterWithMagnitudesIsLaidOutForEach) {
     const auto generate = [&](ModelRuntime& runtime, std::uint64_t id) {
       RolloutRequest request = sampling_request(7, first.config, 9, 12);
       request.id = {id};
-      request.draw_key = id;
       ResultKeeper results;
       run_requests(runtime.rollout(), {request}, results);
       return results.at(id).behavior_logprobs;

@@ -83,9 +83,9 @@ TEST_F(RolloutViewTest, TokensDependOnTheDrawKeyAndNotOnTheId) {
   RolloutRequest original = request(1, 12);
   RolloutRequest same_key = original;
   same_key.id = {2};
+  same_key.draw_key = 1;
   RolloutRequest other_key = original;
   other_key.id = {3};
-  other_key.draw_key = 3;
   ResultKeeper results;
   run_requests(engine(), {original, same_key, other_key}, results);
   RolloutResult renamed = results.at(2);

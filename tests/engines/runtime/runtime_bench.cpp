@@ -184,7 +184,6 @@ RolloutRequest sampling_request(std::uint64_t id, const ModelConfig& model,
   RandomStream random(77, id);
   RolloutRequest request;
   request.id = {id};
-  request.draw_key = id;
   request.prompt_ids = random_ids(model, prompt_tokens, random);
   request.seed = 5;
   request.max_new_tokens = max_new_tokens;
