@@ -268,7 +268,7 @@ void RuntimeJob::end_pass(StepReport& report) {
 Status RuntimeJob::run_unit() {
   switch (work_) {
     case Work::kOptimStep: return run_optimizer_unit();
-    case Work::kLayout: return lay_out_working();
+    case Work::kLayout: return lay_out_next();
     case Work::kSave: return save_next();
     case Work::kBatch:
     case Work::kNone: break;
@@ -351,26 +351,54 @@ Status RuntimeJob::run_optimizer_unit() {
     last_update_.recalled_tokens = num_recalled_;
     drop_gradients();
     batch_.reset();
-    work_ = Work::kLayout;
+    begin_layout();
   }
   return {};
 }
 
-// Lays the changed working weights out again. Tensors of the same shapes have been laid out before,
-// so only the device can fail.
-Status RuntimeJob::lay_out_working() {
+// Starts to lay the changed working weights out again.
+void RuntimeJob::begin_layout() {
   published_ = false;
+  laying_out_.emplace();
   if (trains_adapter()) {
     working_.adapter.reset();  // holding both layouts would double peak memory
-    TIDEMILL_ASSIGN_OR_RETURN(
-        working_.adapter, weight_cache_.lay_out_adapter(parameters_.to_tensors(), *working_.base,
-                                                        WeightUse::kForwardAndBackward));
   } else {
-    TIDEMILL_ASSIGN_OR_RETURN(
-        working_.base,
-        weight_cache_.update_base_layout(parameters_.weights(), parameters_.published(),
-                                         WeightUse::kForwardAndBackward, std::move(working_.base)));
+    laying_out_->base =
+        weight_cache_.start_base_layout(parameters_.weights(), parameters_.published(),
+                                        WeightUse::kForwardAndBackward, std::move(working_.base));
   }
+  work_ = Work::kLayout;
+}
+
+// Reads or prepares the next part. Tensors of the same shapes have been laid out before, so only
+// the device can fail.
+Status RuntimeJob::lay_out_next() {
+  LayingOut& layout = *laying_out_;
+  if (layout.base.has_value()) {
+    TIDEMILL_RETURN_IF_ERROR(layout.base->run());
+    if (!layout.base->done()) {
+      return {};
+    }
+    working_.base = layout.base->take();
+  } else if (const auto& entries = parameters_.weights().entries(); layout.next < entries.size()) {
+    const ParameterSet::Entry& entry = entries[layout.next++];
+    TIDEMILL_ASSIGN_OR_RETURN(
+        layout.tensors[entry.name],
+        parameters_.weights().to_tensor(entry, parameters_.published(), heap_));
+    return {};
+  } else {
+    if (!layout.adapter.has_value()) {
+      TIDEMILL_ASSIGN_OR_RETURN(layout.adapter, weight_cache_.start_adapter_layout(
+                                                    std::move(layout.tensors), *working_.base,
+                                                    WeightUse::kForwardAndBackward));
+    }
+    TIDEMILL_RETURN_IF_ERROR(layout.adapter->run());
+    if (!layout.adapter->done()) {
+      return {};
+    }
+    working_.adapter = layout.adapter->take();
+  }
+  laying_out_.reset();
   work_ = Work::kNone;
   return {};
 }
@@ -386,16 +414,17 @@ void RuntimeJob::drop_gradients() {
 }
 
 void RuntimeJob::cancel() {
-  const bool changed =
-      work_ == Work::kLayout || (work_ == Work::kOptimStep && parameters_.cancel_step());
+  if (work_ == Work::kOptimStep && parameters_.cancel_step()) {
+    begin_layout();
+  }
+  while (work_ == Work::kLayout) {  // nothing may compute with weights that are half laid out
+    const Status laid_out = lay_out_next();
+    TIDEMILL_CHECK(laid_out.ok()) << laid_out.to_string();
+  }
   batch_.reset();
   saving_.reset();
   drop_gradients();
   work_ = Work::kNone;
-  if (changed) {
-    const Status laid_out = lay_out_working();
-    TIDEMILL_CHECK(laid_out.ok()) << laid_out.to_string();
-  }
 }
 
 Status RuntimeJob::save(PolicyVersion version) {

@@ -83,6 +83,14 @@ private:
     bool checked = false;                // a micro-batch was computed, not read from kept rows
     std::unique_ptr<TrainingPass> pass;  // of the current micro-batch
   };
+  // The layout of the changed weights: of the base, or of the adapter, whose tensors are read
+  // first.
+  struct LayingOut {
+    std::optional<ModelWeights::Layout> base;
+    TensorMap tensors;
+    std::size_t next = 0;  // entry to read
+    std::optional<Adapter::Layout> adapter;
+  };
   // A snapshot that is being made, and the next tensor of it.
   struct Saving {
     explicit Saving(std::size_t num_tensors) : hasher(num_tensors) {}
@@ -105,7 +113,8 @@ private:
   void end_pass(StepReport& report);
   [[nodiscard]] Status run_unit();
   [[nodiscard]] Status run_optimizer_unit();
-  [[nodiscard]] Status lay_out_working();
+  void begin_layout();
+  [[nodiscard]] Status lay_out_next();
   [[nodiscard]] Status save_next();
   void finish_save();
   void drop_gradients();
@@ -133,6 +142,7 @@ private:
   LossSums sums_;                  // of the batches since the last step
   std::int64_t num_recalled_ = 0;  // their rows that were read from kept rows
   UpdateReport last_update_;
+  std::optional<LayingOut> laying_out_;
   std::optional<Saving> saving_;
   Snapshot saved_;
 };

@@ -106,11 +106,16 @@ Result<std::shared_ptr<const ModelWeights>> WeightCache::lay_out_base(const Tens
                               {.compute = compute_, .use = use, .keep_tensors = keep_base_}, ops_);
 }
 
-Result<std::shared_ptr<const ModelWeights>> WeightCache::update_base_layout(
-    const ParameterSet& parameters, DType published, WeightUse use,
-    std::shared_ptr<const ModelWeights> old) {
-  return ModelWeights::create(config_, parameters, published, {compute_, use, keep_base_}, ops_,
-                              std::move(old));
+ModelWeights::Layout WeightCache::start_base_layout(const ParameterSet& parameters, DType published,
+                                                    WeightUse use,
+                                                    std::shared_ptr<const ModelWeights> old) {
+  return ModelWeights::start_layout(config_, parameters, published, {compute_, use, keep_base_},
+                                    ops_, std::move(old));
+}
+
+Result<Adapter::Layout> WeightCache::start_adapter_layout(TensorMap tensors,
+                                                          const ModelWeights& base, WeightUse use) {
+  return Adapter::start_layout(config_, spec_, std::move(tensors), base, use, ops_);
 }
 
 Result<std::shared_ptr<const Adapter>> WeightCache::lay_out_adapter(const TensorMap& tensors,

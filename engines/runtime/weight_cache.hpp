@@ -65,13 +65,17 @@ public:
   /// Errors: those of `ModelWeights::create`.
   [[nodiscard]] Result<std::shared_ptr<const ModelWeights>> lay_out_base(const TensorMap& tensors,
                                                                          WeightUse use);
-  /// Lays out the working weights of a trainer after an update, rounded to `published`. The caller
-  /// may change them afterwards. Reuses the memory of `old` if the caller passes the only reference
-  /// to it.
-  /// Errors: those of `ModelWeights::create`.
-  [[nodiscard]] Result<std::shared_ptr<const ModelWeights>> update_base_layout(
-      const ParameterSet& parameters, DType published, WeightUse use,
-      std::shared_ptr<const ModelWeights> old);
+  /// Starts to lay out the working weights of a job after an optimizer step, rounded to
+  /// `published`. They must not change before the layout is done. Reuses the memory of `old` if the
+  /// caller passes the only reference to it.
+  [[nodiscard]] ModelWeights::Layout start_base_layout(const ParameterSet& parameters,
+                                                       DType published, WeightUse use,
+                                                       std::shared_ptr<const ModelWeights> old);
+  /// Starts to lay out the tensors of an adapter over `base`, which must outlive the layout.
+  /// Errors: those of `Adapter::start_layout`.
+  [[nodiscard]] Result<Adapter::Layout> start_adapter_layout(TensorMap tensors,
+                                                             const ModelWeights& base,
+                                                             WeightUse use);
   /// Lays out the tensors of an adapter over `base`.
   /// Errors: those of `Adapter::create`.
   [[nodiscard]] Result<std::shared_ptr<const Adapter>> lay_out_adapter(const TensorMap& tensors,

@@ -26,19 +26,21 @@ Status check_features(const AdaptedModule& module, const ModuleSite& site) {
 
 }  // namespace
 
-Result<std::shared_ptr<const Adapter>> Adapter::create(const ModelConfig& config,
-                                                       const AdapterSpec& spec,
-                                                       const TensorMap& tensors,
-                                                       const ModelWeights& base, WeightUse use,
-                                                       Ops& ops) {
+Result<Adapter::Layout> Adapter::start_layout(const ModelConfig& config, const AdapterSpec& spec,
+                                              TensorMap tensors, const ModelWeights& base,
+                                              WeightUse use, Ops& ops) {
   if (spec.empty()) {
     return invalid_argument("the adapter has no target module");
   }
   TIDEMILL_RETURN_IF_ERROR(check_tensors(adapter_shapes(spec), tensors, "adapter"));
-  std::shared_ptr<Adapter> adapter(new Adapter);
-  adapter->spec_ = spec;
-  adapter->layers_.resize(static_cast<std::size_t>(config.num_layers));
-  adapter->first_layer_ = config.num_layers;
+  Layout layout;
+  layout.adapter_.reset(new Adapter);
+  layout.adapter_->spec_ = spec;
+  layout.adapter_->layers_.resize(static_cast<std::size_t>(config.num_layers));
+  layout.adapter_->first_layer_ = config.num_layers;
+  layout.tensors_ = std::move(tensors);
+  layout.use_ = use;
+  layout.ops_ = &ops;
   const auto sites = module_sites(config);
   for (const AdaptedModule& module : spec) {
     const auto site = sites.find(module.path);
@@ -46,14 +48,31 @@ Result<std::shared_ptr<const Adapter>> Adapter::create(const ModelConfig& config
       return invalid_argument("adapter module " + module.path + " is not a layer of the model");
     }
     TIDEMILL_RETURN_IF_ERROR(check_features(module, site->second));
-    adapter->first_layer_ = std::min(adapter->first_layer_, site->second.layer);
+    layout.adapter_->first_layer_ = std::min(layout.adapter_->first_layer_, site->second.layer);
     const DType compute = base.options().compute;
-    const BaseWeight weight{
-        base.tensor(weight_name(config, module.path)),
-        site->second.kind == ModuleSite::Kind::kHead ? head_type(compute) : compute};
-    TIDEMILL_RETURN_IF_ERROR(adapter->add(module, site->second, tensors, weight, use, ops));
+    layout.modules_.push_back(
+        {module, site->second,
+         BaseWeight{base.tensor(weight_name(config, module.path)),
+                    site->second.kind == ModuleSite::Kind::kHead ? head_type(compute) : compute}});
   }
-  return std::shared_ptr<const Adapter>(std::move(adapter));
+  return layout;
+}
+
+Status Adapter::Layout::run() {
+  const Module& next = modules_[next_++];
+  return adapter_->add(next.module, next.site, tensors_, next.base, use_, *ops_);
+}
+
+Result<std::shared_ptr<const Adapter>> Adapter::create(const ModelConfig& config,
+                                                       const AdapterSpec& spec,
+                                                       const TensorMap& tensors,
+                                                       const ModelWeights& base, WeightUse use,
+                                                       Ops& ops) {
+  TIDEMILL_ASSIGN_OR_RETURN(Layout layout, start_layout(config, spec, tensors, base, use, ops));
+  while (!layout.done()) {
+    TIDEMILL_RETURN_IF_ERROR(layout.run());
+  }
+  return layout.take();
 }
 
 Status Adapter::add(const AdaptedModule& module, const ModuleSite& site, const TensorMap& tensors,

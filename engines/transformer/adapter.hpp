@@ -41,6 +41,14 @@ public:
                                                                      const ModelWeights& base,
                                                                      WeightUse use, Ops& ops);
 
+  /// Starts what `create` does, one module at a time. `base` must outlive the layout.
+  /// Errors: those of `create` about names and shapes.
+  class Layout;
+  [[nodiscard]] static Result<Layout> start_layout(const ModelConfig& config,
+                                                   const AdapterSpec& spec, TensorMap tensors,
+                                                   const ModelWeights& base, WeightUse use,
+                                                   Ops& ops);
+
   [[nodiscard]] const AdaptedLayer& layer(std::int64_t index) const {
     return layers_[static_cast<std::size_t>(index)];
   }
@@ -71,6 +79,31 @@ private:
   PreparedVector final_gain_;
   std::int64_t first_layer_ = 0;
   std::int64_t size_bytes_ = 0;
+};
+
+/// An adapter that is being prepared, module by module.
+class Adapter::Layout {
+public:
+  [[nodiscard]] bool done() const noexcept { return next_ == modules_.size(); }
+  /// Prepares the next module. Requires that `done` is false. Errors: those of `create`.
+  [[nodiscard]] Status run();
+  /// Returns the adapter. Requires `done`.
+  [[nodiscard]] std::shared_ptr<const Adapter> take() { return std::move(adapter_); }
+
+private:
+  friend class Adapter;
+  struct Module {
+    AdaptedModule module;
+    ModuleSite site;
+    BaseWeight base;
+  };
+
+  std::shared_ptr<Adapter> adapter_;
+  TensorMap tensors_;
+  std::vector<Module> modules_;
+  WeightUse use_ = WeightUse::kForward;
+  Ops* ops_ = nullptr;
+  std::size_t next_ = 0;
 };
 
 }  // namespace tidemill::engines

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -123,10 +124,6 @@ public:
   Preparer(const Source& source, const WeightOptions& options, Ops& ops)
       : source_(source), options_(options), ops_(ops) {}
 
-  Status matrix(const std::string& name, std::unique_ptr<PreparedWeight>& part) {
-    return matrix(name, options_.compute, part);
-  }
-
   Status matrix(const std::string& name, DType compute, std::unique_ptr<PreparedWeight>& part) {
     auto prepared = source_.replace_weight(name, std::move(part), compute, options_.use, ops_);
     if (!prepared.ok()) {
@@ -156,26 +153,6 @@ public:
     return {};
   }
 
-  Status layer(const ModelConfig& config, std::int64_t index, LayerWeights& layer) {
-    const std::string prefix = "model.layers." + std::to_string(index) + ".";
-    TIDEMILL_RETURN_IF_ERROR(vector(prefix + "input_layernorm.weight", layer.input_gain));
-    TIDEMILL_RETURN_IF_ERROR(
-        vector(prefix + "post_attention_layernorm.weight", layer.attention_gain));
-    if (config.qk_norm) {
-      TIDEMILL_RETURN_IF_ERROR(vector(prefix + "self_attn.q_norm.weight", layer.query_gain));
-      TIDEMILL_RETURN_IF_ERROR(vector(prefix + "self_attn.k_norm.weight", layer.key_gain));
-    }
-    for (const LinearKind kind : kLinearKinds) {
-      const LinearModule module = linear_module(config, index, kind);
-      LinearWeights& linear = layer.linears[kind];
-      TIDEMILL_RETURN_IF_ERROR(matrix(module.path + ".weight", linear.weight));
-      if (module.bias) {
-        TIDEMILL_RETURN_IF_ERROR(vector(module.path + ".bias", linear.bias));
-      }
-    }
-    return {};
-  }
-
   [[nodiscard]] std::int64_t size_bytes() const noexcept { return size_bytes_; }
   [[nodiscard]] bool seen_finite() const noexcept { return seen_finite_; }
 
@@ -198,20 +175,85 @@ std::shared_ptr<ModelWeights> ModelWeights::reuse(std::shared_ptr<const ModelWei
   return weights;
 }
 
-Status ModelWeights::prepare(const ModelConfig& config, Preparer& preparer) {
-  layers_.resize(static_cast<std::size_t>(config.num_layers));
-  for (std::int64_t index = 0; index < config.num_layers; ++index) {
-    TIDEMILL_RETURN_IF_ERROR(
-        preparer.layer(config, index, layers_[static_cast<std::size_t>(index)]));
+// What a layout keeps from part to part. The source names where parts come from.
+struct ModelWeights::Layout::State {
+  State(const ModelConfig& config, std::unique_ptr<Source> source_in,
+        std::shared_ptr<ModelWeights> weights_in, Ops& ops)
+      : source(std::move(source_in)),
+        weights(std::move(weights_in)),
+        preparer(*source, weights->options_, ops) {
+    weights->layers_.resize(static_cast<std::size_t>(config.num_layers));
+    for (std::int64_t index = 0; index < config.num_layers; ++index) {
+      add_layer(config, index);
+    }
+    parts.emplace_back(
+        [this] { return preparer.table("model.embed_tokens.weight", weights->embedding_); });
+    add("model.norm.weight", weights->final_gain_);
+    add(config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight",
+        head_type(weights->options_.compute), weights->head_);
   }
-  TIDEMILL_RETURN_IF_ERROR(preparer.table("model.embed_tokens.weight", embedding_));
-  TIDEMILL_RETURN_IF_ERROR(preparer.vector("model.norm.weight", final_gain_));
-  TIDEMILL_RETURN_IF_ERROR(
-      preparer.matrix(config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight",
-                      head_type(options_.compute), head_));
-  size_bytes_ = preparer.size_bytes();
-  seen_finite_ = preparer.seen_finite();
-  return {};
+
+  void add(std::string name, PreparedVector& part) {
+    parts.emplace_back(
+        [this, name = std::move(name), &part] { return preparer.vector(name, part); });
+  }
+  void add(std::string name, DType compute, std::unique_ptr<PreparedWeight>& part) {
+    parts.emplace_back([this, name = std::move(name), compute, &part] {
+      return preparer.matrix(name, compute, part);
+    });
+  }
+  void add_layer(const ModelConfig& config, std::int64_t index) {
+    LayerWeights& layer = weights->layers_[static_cast<std::size_t>(index)];
+    const std::string prefix = "model.layers." + std::to_string(index) + ".";
+    add(prefix + "input_layernorm.weight", layer.input_gain);
+    add(prefix + "post_attention_layernorm.weight", layer.attention_gain);
+    if (config.qk_norm) {
+      add(prefix + "self_attn.q_norm.weight", layer.query_gain);
+      add(prefix + "self_attn.k_norm.weight", layer.key_gain);
+    }
+    for (const LinearKind kind : kLinearKinds) {
+      const LinearModule module = linear_module(config, index, kind);
+      LinearWeights& linear = layer.linears[kind];
+      add(module.path + ".weight", weights->options_.compute, linear.weight);
+      if (module.bias) {
+        add(module.path + ".bias", linear.bias);
+      }
+    }
+  }
+
+  std::unique_ptr<Source> source;
+  std::shared_ptr<ModelWeights> weights;
+  Preparer preparer;
+  std::vector<std::function<Status()>> parts;
+  std::size_t next = 0;
+};
+
+ModelWeights::Layout::Layout(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+ModelWeights::Layout::Layout(Layout&&) noexcept = default;
+ModelWeights::Layout& ModelWeights::Layout::operator=(Layout&&) noexcept = default;
+ModelWeights::Layout::~Layout() = default;
+
+bool ModelWeights::Layout::done() const noexcept {
+  return state_->next == state_->parts.size();
+}
+
+Status ModelWeights::Layout::run() {
+  return state_->parts[state_->next++]();
+}
+
+std::shared_ptr<const ModelWeights> ModelWeights::Layout::take() {
+  ModelWeights& weights = *state_->weights;
+  weights.size_bytes_ = state_->preparer.size_bytes();
+  weights.seen_finite_ = state_->preparer.seen_finite();
+  return std::move(state_->weights);
+}
+
+Result<std::shared_ptr<const ModelWeights>> ModelWeights::run_all(Layout layout) {
+  while (!layout.done()) {
+    TIDEMILL_RETURN_IF_ERROR(layout.run());
+  }
+  return layout.take();
 }
 
 Result<std::shared_ptr<const ModelWeights>> ModelWeights::create(
@@ -223,24 +265,27 @@ Result<std::shared_ptr<const ModelWeights>> ModelWeights::create(
   if (options.keep_tensors) {
     weights->kept_ = tensors;
   }
-  const TensorSource source(tensors);
-  Preparer preparer(source, weights->options_, ops);
-  TIDEMILL_RETURN_IF_ERROR(weights->prepare(config, preparer));
-  return std::shared_ptr<const ModelWeights>(std::move(weights));
+  return run_all(Layout(std::make_unique<Layout::State>(
+      config, std::make_unique<TensorSource>(tensors), std::move(weights), ops)));
 }
 
 Result<std::shared_ptr<const ModelWeights>> ModelWeights::create(
     const ModelConfig& config, const ParameterSet& parameters, DType published,
     const WeightOptions& options, Ops& ops, std::shared_ptr<const ModelWeights> old) {
+  return run_all(start_layout(config, parameters, published, options, ops, std::move(old)));
+}
+
+ModelWeights::Layout ModelWeights::start_layout(const ModelConfig& config,
+                                                const ParameterSet& parameters, DType published,
+                                                const WeightOptions& options, Ops& ops,
+                                                std::shared_ptr<const ModelWeights> old) {
   std::shared_ptr<ModelWeights> weights = reuse(std::move(old));
   weights->options_ = options;
   if (options.keep_tensors) {
     weights->kept_ = parameters.to_tensors(published);
   }
-  const ParameterSource source(parameters, published);
-  Preparer preparer(source, weights->options_, ops);
-  TIDEMILL_RETURN_IF_ERROR(weights->prepare(config, preparer));
-  return std::shared_ptr<const ModelWeights>(std::move(weights));
+  return Layout(std::make_unique<Layout::State>(
+      config, std::make_unique<ParameterSource>(parameters, published), std::move(weights), ops));
 }
 
 DType head_type(DType compute) noexcept {

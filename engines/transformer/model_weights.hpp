@@ -54,6 +54,8 @@ struct LayerWeights {
 /// Threads: safe to use concurrently.
 class ModelWeights {
 public:
+  class Layout;
+
   /// Prepares `tensors`, which must be exactly the parameters of `config`. Consumes `old`, which is
   /// null or holds weights of the same `config`. If the caller passes the only reference, its
   /// memory is reused, and weak pointers to it expire. No other thread may acquire a reference to
@@ -84,12 +86,19 @@ public:
   /// which is not laid out. False proves nothing, as for `PreparedWeight`.
   [[nodiscard]] bool seen_finite() const noexcept { return seen_finite_; }
 
+  /// Starts what `create` does with parameters in training, part by part: one matrix, vector or
+  /// table at a time. `parameters` and `ops` must outlive the layout.
+  [[nodiscard]] static Layout start_layout(const ModelConfig& config,
+                                           const ParameterSet& parameters, DType published,
+                                           const WeightOptions& options, Ops& ops,
+                                           std::shared_ptr<const ModelWeights> old);
+
 private:
   class Preparer;
 
   ModelWeights() = default;
   [[nodiscard]] static std::shared_ptr<ModelWeights> reuse(std::shared_ptr<const ModelWeights> old);
-  Status prepare(const ModelConfig& config, Preparer& preparer);
+  [[nodiscard]] static Result<std::shared_ptr<const ModelWeights>> run_all(Layout layout);
 
   WeightOptions options_;
   TensorMap kept_;
@@ -99,6 +108,29 @@ private:
   std::unique_ptr<PreparedWeight> head_;
   std::int64_t size_bytes_ = 0;
   bool seen_finite_ = false;
+};
+
+/// Weights that are being prepared, part by part.
+class ModelWeights::Layout {
+public:
+  Layout(Layout&&) noexcept;
+  Layout& operator=(Layout&&) noexcept;
+  Layout(const Layout&) = delete;
+  Layout& operator=(const Layout&) = delete;
+  ~Layout();
+
+  [[nodiscard]] bool done() const noexcept;
+  /// Prepares the next part. Requires that `done` is false. Errors: those of `create`.
+  [[nodiscard]] Status run();
+  /// Returns the weights. Requires `done`.
+  [[nodiscard]] std::shared_ptr<const ModelWeights> take();
+
+private:
+  friend class ModelWeights;
+  struct State;
+  explicit Layout(std::unique_ptr<State> state);
+
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace tidemill::engines

@@ -168,6 +168,48 @@ TEST_P(RepeatedUseTest, ABatchThatEndsAtAnyUnitLeavesNothing) {
   expect_like_fresh({});
 }
 
+// A step that is cancelled before it has changed a weight leaves nothing; a later one is completed,
+// with its layout.
+TEST_P(RepeatedUseTest, AStepThatEndsAtAnyUnitIsWholeOrNothing) {
+  const auto batch = sequences(1);
+  const auto fresh = open();
+  std::int64_t steps = 0;
+  bool ended = false;
+  for (std::int64_t units = 1; !ended; units += 1 + units / 3) {
+    WeightedLoss loss;
+    add(engine(), batch, &loss);
+    ASSERT_TRUE(run_to_end(engine()).ok());
+    ASSERT_TRUE(engine().optim_step().ok());
+    StepBudget budget;
+    budget.units = units;
+    const auto report = engine().advance(budget);
+    ASSERT_TRUE(report.ok()) << report.status().to_string();
+    ended = !report.value().more;
+    engine().cancel();
+    EXPECT_FALSE(engine().has_work());
+    const TensorMap state = engine().optimizer_state().value();
+    const std::int64_t now = state.at("step").data.as<std::int64_t>()[0];
+    ASSERT_TRUE(now == steps || now == steps + 1) << units;
+    EXPECT_TRUE(now == steps + 1 || units < 4) << "units of the norm, before weights change";
+    if (now > steps) {
+      train(*fresh->policy_job(), batch);
+      ++steps;
+    }
+    EXPECT_TRUE(same_tensors(trained(engine(), 1), trained(*fresh->policy_job(), 1))) << units;
+    add(engine(), batch, nullptr);
+    add(*fresh->policy_job(), batch, nullptr);
+    ASSERT_TRUE(run_to_end(engine()).ok());
+    ASSERT_TRUE(run_to_end(*fresh->policy_job()).ok());
+    for (const TrainSequence& sequence : batch) {
+      EXPECT_EQ(engine().logprobs(sequence.id).value(),
+                fresh->policy_job()->logprobs(sequence.id).value())
+          << units;
+    }
+  }
+  EXPECT_GT(steps, 2);
+  expect_like_fresh(std::vector<std::uint64_t>(static_cast<std::size_t>(steps), 1));
+}
+
 // A loss that fails at its second call, when the gradients of the first are already summed.
 TEST_P(RepeatedUseTest, ABatchThatFailsLateLeavesNothing) {
   class FailingLater final : public TokenLoss {
