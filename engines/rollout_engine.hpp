@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,6 +24,20 @@ enum class FinishReason : std::uint8_t { kStop, kLength, kCancelled, kFailed };
 /// Returns "stop", "length", "cancelled" or "failed".
 [[nodiscard]] const char* finish_reason_name(FinishReason reason) noexcept;
 
+/// What keys the random numbers of a request instead of its id, or nothing.
+struct DrawKey {
+  DrawKey() = default;
+  DrawKey(std::uint64_t key) : is_set(true), value(key) {}  // NOLINT(google-explicit-constructor)
+
+  bool is_set = false;
+  std::uint64_t value = 0;
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, DrawKey& x) {
+  return f(x.is_set, x.value);
+}
+
 /// One prompt to extend, or to score if `max_new_tokens` is 0 and `prompt_logprobs` is set.
 struct RolloutRequest {
   /// Names the request: no other request of the engine has this id at the same time.
@@ -35,7 +48,7 @@ struct RolloutRequest {
   /// tokens whatever else is in its batch.
   std::uint64_t seed = 0;
   /// Replaces the id in the key, so that a request may have an id of its own.
-  std::optional<std::uint64_t> draw_key;
+  DrawKey draw_key;
   std::int32_t max_new_tokens = 0;
   /// The response ends with the first generated token that is one of these.
   std::vector<std::int32_t> stop_ids;
@@ -61,7 +74,9 @@ struct RolloutRequest {
   bool prompt_logits = false;
 
   /// Returns what keys its random numbers, besides the seed.
-  [[nodiscard]] std::uint64_t key() const noexcept { return draw_key.value_or(id.value); }
+  [[nodiscard]] std::uint64_t key() const noexcept {
+    return draw_key.is_set ? draw_key.value : id.value;
+  }
 };
 
 /// The result of a request. Every accepted request gets exactly one.
