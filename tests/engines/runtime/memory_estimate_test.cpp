@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/tensor/float_tensor.hpp"
 #include "engines/ops/cpu/cpu_ops.hpp"
 #include "engines/ops/cpu/factory.hpp"
 #include "engines/ops/cpu/weight_memory.hpp"
