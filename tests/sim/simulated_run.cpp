@@ -386,7 +386,7 @@ private:
 
   void watch_worker(actors::WorkerSpec& spec) {
     spec.spawn = [this, spawn = spec.spawn] {
-      const caf::actor worker = spawn();
+      caf::actor worker = spawn();
       alive_.push_back(caf::actor_cast<caf::actor_addr>(worker));
       return worker;
     };

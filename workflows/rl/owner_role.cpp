@@ -30,6 +30,16 @@ KeeperOptions keeper_options(const OwnerRoleOptions& owner, const engines::Snaps
   return options;
 }
 
+// Returns a bound that a run does not reach: every live row has a request, and so have the
+// evaluator and the probe. Requests of workers that have died count until the device replies, and a
+// worker dies only a few times in a row.
+std::size_t max_requests(const OwnerRoleOptions& options) {
+  constexpr std::size_t kDeadWorkers = 8;
+  const std::size_t evaluated =
+      options.evaluator.has_value() ? options.evaluator->max_in_flight : 0;
+  return kDeadWorkers * (static_cast<std::size_t>(options.max_concurrent_rows) + evaluated + 1);
+}
+
 EvaluatorActor start_evaluator(caf::actor_system& system, const OwnerRoleOptions& options,
                                const RouterActor& router) {
   if (!options.evaluator.has_value()) {
@@ -98,7 +108,10 @@ OwnerHandles start_owner(caf::actor_system& system, const OwnerRoleOptions& opti
   const std::vector<ServingDevice>& devices = connections.devices.devices;
   const StreamOrigin rows = state.restored != nullptr ? state.restored->origin : StreamOrigin{};
   OwnerHandles owner;
-  owner.router = spawn_router(system, {devices});
+  RouterDeps router;
+  router.devices = devices;
+  router.max_held = max_requests(options);
+  owner.router = spawn_router(system, std::move(router));
   const KeeperActor keeper = spawn_keeper(
       system, {devices, owner.router, keeper_options(options, state.weights, rows), options.log});
   SampleStreamOptions stream = options.stream;
