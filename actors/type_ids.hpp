@@ -31,7 +31,7 @@
   X(tidemill::storage, SlotChanges)      \
   X(tidemill::storage, Settlement)       \
   X(tidemill::storage, RecordMarks)      \
-  X(tidemill::actors, TrainJob)          \
+  X(tidemill::actors, TrainRequest)      \
   X(tidemill::actors, TrainOutcome)      \
   X(tidemill::actors, OptimizerState)    \
   X(tidemill::actors, TrainingState)     \

@@ -24,7 +24,7 @@ enum class FinishReason : std::uint8_t { kStop, kLength, kCancelled, kFailed };
 /// Returns "stop", "length", "cancelled" or "failed".
 [[nodiscard]] const char* finish_reason_name(FinishReason reason) noexcept;
 
-/// What keys the random numbers of a request instead of its id, or nothing.
+/// An optional key for the random numbers of a request.
 struct DrawKey {
   DrawKey() = default;
   DrawKey(std::uint64_t key) : is_set(true), value(key) {}  // NOLINT(google-explicit-constructor)
@@ -47,7 +47,8 @@ struct RolloutRequest {
   /// Random numbers are keyed by (seed, `key`, token position), so a request samples the same
   /// tokens whatever else is in its batch.
   std::uint64_t seed = 0;
-  /// Replaces the id in the key, so that a request may have an id of its own.
+  /// If set, keys the random numbers in place of `id`, so that requests with different ids can
+  /// sample the same tokens.
   DrawKey draw_key;
   std::int32_t max_new_tokens = 0;
   /// The response ends with the first generated token that is one of these.
@@ -73,7 +74,7 @@ struct RolloutRequest {
   /// Also returns the raw logits after every prompt token (tokens x vocabulary), for `score`.
   bool prompt_logits = false;
 
-  /// Returns what keys its random numbers, besides the seed.
+  /// Returns `draw_key` if it is set, otherwise the id.
   [[nodiscard]] std::uint64_t key() const noexcept {
     return draw_key.is_set ? draw_key.value : id.value;
   }
@@ -136,7 +137,8 @@ enum class WeightArrival : std::uint8_t {
 
 /// Generates with one model for many requests at a time (continuous batching).
 ///
-/// Threads: one call at a time. No call blocks longer than one iteration.
+/// Threads: one call at a time. No call blocks longer than one iteration, except that `load` takes
+/// time proportional to the number of weights.
 class RolloutEngine {
 public:
   RolloutEngine() = default;

@@ -5,7 +5,10 @@ namespace tidemill::engines {
 
 Status run_to_end(TrainingJob& job) {
   while (job.has_work()) {
-    TIDEMILL_RETURN_IF_ERROR(job.advance({}).status());
+    TIDEMILL_ASSIGN_OR_RETURN(const StepReport report, job.advance({}));
+    if (report.waits_for_pages) {
+      return {Errc::kUnavailable, "other jobs hold the pages of the cache"};
+    }
   }
   return {};
 }

@@ -78,13 +78,14 @@ typename Inspector::result_type inspect(Inspector& f, UpdateReport& x) {
   return f(x.sums, x.gradient_norm, x.learning_rate, x.optimizer_step, x.recalled_tokens);
 }
 
-/// Sequences that go through a model together.
+/// The sequences of one call of `forward` or `forward_backward`, which divides them into
+/// micro-batches.
 struct TrainBatch {
   std::vector<TrainSequence> sequences;  // ids are unique
   float temperature = 1.0F;              // divides the logits
 };
 
-/// Parameters of one optimizer step. What is absent is as the job was opened with.
+/// Overrides of one optimizer step. What is absent is as in the options of the job.
 struct OptimStep {
   std::optional<double> learning_rate;  // absent: as the schedule says
   std::optional<double> beta1;
@@ -92,14 +93,14 @@ struct OptimStep {
   std::optional<double> epsilon;
   std::optional<double> weight_decay;
   std::optional<double> max_grad_norm;  // 0: no clipping
-  /// Adds this times (weights - those of the last `load`, or of the job's start) to the gradient
-  /// before it is clipped.
-  /// Source: FedProx, Li et al. 2020, arXiv:1812.06127.
+  /// Adds this times (weights - anchor) to the gradient before it is clipped. The anchor is the
+  /// weights of the job's start or of the last `load`. Requires `JobOptions::keeps_anchor` unless
+  /// it is 0. Source: FedProx, Li et al. 2020, arXiv:1812.06127.
   double proximal = 0.0;
-  /// Names of trained tensors that the step leaves as they are, with their moments. Their gradients
-  /// do not count in the norm.
+  /// Trained tensors that this step skips: their weights and moments stay unchanged, and their
+  /// gradients do not count in the norm.
   std::vector<std::string> frozen;
-  /// Receives each gradient, after the proximal term and before clipping. Only reads.
+  /// Called with each gradient after the proximal term and before clipping.
   std::function<void(const std::string& name, std::span<const float> gradient)> inspect;
 };
 
@@ -108,12 +109,15 @@ struct OptimStep {
 ///
 /// Each verb starts work: `forward`, `forward_backward`, `optim_step`, `save`. `advance` then runs
 /// it, until `has_work` is false; results are read after that. A verb that starts while there is
-/// work fails with `kUnavailable`. To train on a batch: `forward_backward`, as often as the batch
-/// has parts, then `optim_step`; `save` publishes the weights. The job orders the sequences of a
-/// part by id, so their order does not matter. How work is divided between calls of `advance`, and
-/// what else the device does between them, changes no bit. Threads: one call at a time over all
-/// users of the model. `score`, `optimizer_state` and `load` take time proportional to what they
-/// compute or copy; no other call blocks longer than its budget.
+/// work fails with `kUnavailable`. To train on a batch, call `forward_backward` for each of its
+/// parts, then `optim_step`. `save` publishes the weights.
+///
+/// A part's sequences are ordered by id, so the order in which they are given does not matter. How
+/// work is divided between calls of `advance`, and what the device does between them, changes no
+/// bit.
+/// Threads: one call at a time over all users of the model. `score`, `optimizer_state` and `load`
+/// take time proportional to what they compute or copy, and `cancel` completes a step that has
+/// begun to change weights. No other call blocks longer than its budget.
 class TrainingJob {
 public:
   TrainingJob() = default;
@@ -155,8 +159,8 @@ public:
   /// loss.
   virtual void cancel() = 0;
 
-  /// Returns the log-probabilities (T) of a sequence of the last batch, until an optimizer step has
-  /// run.
+  /// Returns the log-probabilities (T) of a sequence of the last batch, until the next batch,
+  /// optimizer step, `cancel` or `load`.
   /// Errors: `kNotFound` if they have not been computed.
   [[nodiscard]] virtual Result<std::vector<float>> logprobs(SampleId id) const = 0;
   /// Returns whether these log-probabilities come from rows kept by generation. Such values agree
@@ -172,19 +176,23 @@ public:
   /// Returns the log-probabilities (T) of the targets of each of `sequences` under `weights`,
   /// computed by the training path. Meant for probes, because it is slow: unless `weights` are the
   /// working weights, it lays them out for the device first.
-  /// Errors: as `forward`; `kUnavailable` while there is work.
+  /// Errors: as `forward`; `kUnavailable` while there is work, or while other jobs hold the pages
+  /// that it needs.
   [[nodiscard]] virtual Result<std::vector<std::vector<float>>> score(
       const Snapshot& weights, std::span<const TrainSequence> sequences, float temperature) = 0;
 
   /// Returns what `load` needs in addition to the last snapshot: optimizer moments and counters.
+  /// Errors: `kUnavailable` while an optimizer step changes them.
   [[nodiscard]] virtual Result<TensorMap> optimizer_state() const = 0;
 
-  /// Replaces the weights and the optimizer state with those of a commit, after `cancel`.
-  /// Errors: `kCorruptData` (digest), `kInvalidArgument` (names, shapes).
+  /// Cancels all work and replaces the weights and the optimizer state with those of a commit. If
+  /// they are invalid, nothing changes. Errors: `kCorruptData` (digest), `kInvalidArgument` (names,
+  /// shapes).
   [[nodiscard]] virtual Status load(const Snapshot& snapshot, const TensorMap& optimizer_state) = 0;
 };
 
-/// Runs all work of `job`. Errors: those of `TrainingJob::advance`.
+/// Runs all work of `job`. Errors: those of `TrainingJob::advance`; `kUnavailable` if the job has
+/// to wait for others, which this call does not advance.
 [[nodiscard]] Status run_to_end(TrainingJob& job);
 
 }  // namespace tidemill::engines

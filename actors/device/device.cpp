@@ -105,7 +105,8 @@ struct PortWork : engines::RolloutSink {
       if (report.ok()) {
         spent = report.value().virtual_duration;
       } else {
-        engine_status = report.status();
+        // A failure of training ends the job and not the device.
+        (executor.trained() && train.has_value() ? train_status : engine_status) = report.status();
       }
     }
     if (!train_status.ok()) {
@@ -270,7 +271,7 @@ DeviceActor::behavior_type device(Self self, DeviceDeps deps) {
                              port_work.change_adapters(ticket, request);
                            });
       },
-      [self](atom::train, TrainJob& job) -> caf::result<TrainOutcome> {
+      [self](atom::train, TrainRequest& job) -> caf::result<TrainOutcome> {
         auto& state = self->state;
         if (!may_train(state)) {
           return training_unavailable();

@@ -32,17 +32,17 @@ using ServingActor = caf::typed_actor<
     // `kUnimplemented` if it serves no adapters by name.
     caf::replies_to<atom::adapters, AdapterRequest>::with<AdapterList>>;
 
-/// TRAINING: trains one model. One job runs at a time.
+/// TRAINING: trains one model, one request at a time.
 using TrainingActor = caf::typed_actor<
     // Trains on one batch and replies with the new weights, or only scores the batch. Fails with
-    // `kUnavailable` during another job. A job that fails publishes nothing, but the working
-    // weights keep the updates of the minibatches before the failure. The run must then return to a
-    // commit.
-    caf::replies_to<atom::train, TrainJob>::with<TrainOutcome>,
-    // Replies with the optimizer's state between two jobs. Fails with `kUnavailable` during a job.
+    // `kUnavailable` while another request is being processed. A request that fails publishes
+    // nothing, but the working weights keep the updates of the minibatches before the failure. The
+    // run must then return to a commit.
+    caf::replies_to<atom::train, TrainRequest>::with<TrainOutcome>,
+    // Replies with the optimizer's state. Fails with `kUnavailable` during a request.
     caf::replies_to<atom::capture>::with<OptimizerState>,
-    // Replaces the working weights and the optimizer's state between two jobs. Replies with the
-    // version of the weights. Fails with `kUnavailable` during a job, and with the errors of
+    // Replaces the working weights and the optimizer's state. Replies with the version of the
+    // weights. Fails with `kUnavailable` during a request, and with the errors of
     // `TrainingJob::load`.
     caf::replies_to<atom::restore, TrainingState>::with<PolicyVersion>>;
 

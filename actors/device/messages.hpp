@@ -17,28 +17,28 @@ namespace tidemill::actors {
 /// The sequences of one optimizer step.
 struct TrainMinibatch {
   std::vector<engines::TrainSequence> sequences;
-  /// The ids of those `sequences` that were sampled by exactly the weights that the job starts
+  /// The ids of those `sequences` that were sampled by exactly the weights that the request starts
   /// from. In the first minibatch, their behavior log-probabilities are compared with those of
   /// training.
   std::vector<SampleId> on_policy;
 };
 
 /// One batch to train on and publish.
-struct TrainJob {
+struct TrainRequest {
   std::vector<TrainMinibatch> minibatches;
   /// Passes over the minibatches.
   std::uint32_t epochs = 1;
   /// Divides the logits, as when the responses were sampled.
   float temperature = 1.0F;
-  /// If true, the job neither trains nor publishes. It only computes the log-probabilities of the
-  /// targets under the current weights.
+  /// If true, the request neither trains nor publishes. It only computes the log-probabilities of
+  /// the targets under the current weights.
   bool score_only = false;
   /// If true, `proximal_logprobs` are computed by a forward pass before the first update.
   bool recompute_proximal = false;
   /// The version of the weights after the last update.
   PolicyVersion publish_as;
   /// Sequences that `probe_weights` sampled. Their behavior log-probabilities are compared with
-  /// those that the training view computes under `probe_weights`. The minibatches may contain them
+  /// those that the training path computes under `probe_weights`. The minibatches may contain them
   /// as well.
   std::vector<engines::TrainSequence> probe;
   engines::Snapshot probe_weights;
@@ -56,15 +56,15 @@ struct TargetScore {
   std::uint64_t num_targets = 0;  // tokens summed over
 };
 
-/// The result of a `TrainJob`.
+/// The result of a `TrainRequest`.
 struct TrainOutcome {
   std::vector<engines::UpdateReport> updates;  // one per minibatch and epoch, in order
   engines::Snapshot snapshot;
   LogprobGap gap;
-  TargetScore score;  // of a job that only scores
+  TargetScore score;  // of a request that only scores
 };
 
-/// What `TrainingJob::restore` needs in addition to the last snapshot.
+/// What `TrainingJob::load` needs in addition to the last snapshot: moments and counters.
 struct OptimizerState {
   TensorMap tensors;
 };
@@ -97,7 +97,7 @@ typename Inspector::result_type inspect(Inspector& f, TrainMinibatch& x) {
   return f(x.sequences, x.on_policy);
 }
 template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, TrainJob& x) {
+typename Inspector::result_type inspect(Inspector& f, TrainRequest& x) {
   return f(x.minibatches, x.epochs, x.temperature, x.score_only, x.recompute_proximal, x.publish_as,
            x.probe, x.probe_weights);
 }

@@ -9,7 +9,7 @@ namespace tidemill::actors {
 
 using engines::TrainSequence;
 
-TrainRun::TrainRun(engines::TrainingJob& engine, LossFactory make_loss, TrainJob job)
+TrainRun::TrainRun(engines::TrainingJob& engine, LossFactory make_loss, TrainRequest job)
     : engine_(engine), make_loss_(std::move(make_loss)), job_(std::move(job)) {}
 
 TrainRun::~TrainRun() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs one training job as a sequence of engine iterations. Private to the device.
+// Runs one training request as a sequence of engine iterations. Private to the device.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace tidemill::actors {
 
-/// Drives a `TrainingJob` through a `TrainJob`.
+/// Drives a `TrainingJob` through a `TrainRequest`.
 ///
 /// The probe is scored first. A scoring pass over all sequences follows if the job needs proximal
 /// log-probabilities. Then each minibatch of each epoch is stepped and updated, and finally the
@@ -22,7 +22,7 @@ namespace tidemill::actors {
 class TrainRun {
 public:
   /// Borrows `engine` and keeps `job`.
-  TrainRun(engines::TrainingJob& engine, LossFactory make_loss, TrainJob job);
+  TrainRun(engines::TrainingJob& engine, LossFactory make_loss, TrainRequest job);
   TrainRun(const TrainRun&) = delete;
   TrainRun& operator=(const TrainRun&) = delete;
   /// Abandons the engine's open batch, which refers to the loss of this run.
@@ -52,7 +52,7 @@ private:
 
   engines::TrainingJob& engine_;
   LossFactory make_loss_;
-  TrainJob job_;
+  TrainRequest job_;
   TrainOutcome outcome_;
   std::unique_ptr<engines::TokenLoss> loss_;
   Stage stage_ = Stage::kStart;

@@ -45,7 +45,7 @@ public:
   /// All devices, of these names, serve `step`, which is the newest one published.
   DeviceRoster(GenerationOrder order, std::uint64_t step, const std::vector<std::string>& names);
 
-  /// Takes the next step. Requires that it is the one after the newest.
+  /// Records the publication of `step`. Requires that it is the one after the newest.
   void publish(std::uint64_t step);
 
   /// Returns the loads to begin now, ordered by device, and counts their devices as switching.
@@ -64,7 +64,8 @@ public:
 
   /// Returns how many devices are not quarantined.
   [[nodiscard]] std::size_t num_in_use() const;
-  /// Returns the largest step such that no device that is in use serves an older one.
+  /// Returns the oldest version that a device in use has accepted as its newest. It may still be
+  /// ending responses of the version before.
   [[nodiscard]] std::uint64_t serving_step() const;
   /// Returns the smallest step that a device may still have to load, or the one after the newest if
   /// there is none. The contents of older steps are no longer needed.

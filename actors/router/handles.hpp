@@ -11,12 +11,12 @@
 
 namespace tidemill::actors {
 
-/// ROUTER: passes each request to generate to the device with the fewest requests, and the device's
-/// reply to the requester. It never sends a request to a second device: if a device ends or is
-/// quarantined, its requests fail with `kUnavailable`, and the requesters decide what to do. They
-/// fail in the same way if no device is left, or if the router holds as many requests as it may.
-/// Versions and adapters are loaded into devices, so `load` and `adapters` fail with
-/// `kUnimplemented`.
+/// ROUTER: forwards each generation request to the device with the fewest pending requests, or to
+/// the one that already has a request of the same id, and returns the reply. It never sends a
+/// request to a second device: if a device ends or is quarantined, its requests fail with
+/// `kUnavailable`, and the requesters decide what to do. Requests also fail so if no device is
+/// left, or if the router has as many pending requests as it may. Versions and adapters are loaded
+/// into devices, so `load` and `adapters` fail with `kUnimplemented`.
 using RouterActor = ServingActor::extend<
     // Forgets the device of this name: its requests are cancelled and fail, and it gets no others.
     // Unknown names are ignored.

@@ -119,7 +119,7 @@ void score_next(Self self) {
   const std::size_t count =
       std::min<std::size_t>(state.deps.sequences_per_step, all.size() - state.evaluated);
   const auto first = all.begin() + static_cast<std::ptrdiff_t>(state.evaluated);
-  TrainJob job;
+  TrainRequest job;
   job.score_only = true;
   job.minibatches.push_back({{first, first + static_cast<std::ptrdiff_t>(count)}, {}});
   self->request(state.deps.training, state.deps.train_deadline, atom::train_v, std::move(job))
@@ -168,7 +168,7 @@ void train(Self self) {
   Batch batch = *std::exchange(state.ready, std::nullopt);
   state.started_at = self->clock().now();
   const PolicyVersion now = state.weights.version;
-  TrainJob job;
+  TrainRequest job;
   job.publish_as = {now.line, now.incarnation, now.step + 1};
   job.minibatches.push_back({batch, {}});
   self->request(state.deps.training, state.deps.train_deadline, atom::train_v, std::move(job))

@@ -46,12 +46,12 @@ using SupervisorActor = RunOwnerActor::extend<
     // Adds a worker of this role, and replies with it. Fails with `kNotFound` if the run has no
     // such role, and with `kResourceExhausted` if it has `SupervisorDeps::max_workers` workers.
     caf::replies_to<atom::add, std::string>::with<WorkerStatus>,
-    // Lets the worker of this name finish what it holds and then end for good. Replies when it has
-    // been told so. Fails with `kNotFound`, and with `kInvalidArgument` if no other worker of its
-    // role would be left.
+    // Lets the worker of this name finish what it holds and then end for good. Replies as soon as
+    // the worker has been told. Fails with `kNotFound`; with `kUnavailable` if the worker is not
+    // running; and with `kInvalidArgument` if no other worker of its role would be left.
     caf::replies_to<atom::drain, std::string>::with<WorkerStatus>,
     // Ends the worker of this name for good; its rows are delivered again. Replies with the worker
-    // as it was. Fails like `drain`.
+    // as it was. Fails with `kNotFound` and `kInvalidArgument` like `drain`.
     caf::replies_to<atom::remove, std::string>::with<WorkerStatus>,
     // Replies with the workers.
     caf::replies_to<atom::status>::with<WorkerList>,
@@ -70,8 +70,8 @@ struct WorkerSpec {
 struct CorePart {
   std::string name;
   caf::actor actor;
-  /// `kDrop` if the other parts can do without it, like a device that only serves among several:
-  /// they notice its end and decide whether they can go on. Parts are never restarted alone.
+  /// `kFailRun`, or `kDrop` if the other parts can do without it, such as one of several serving
+  /// devices: they monitor it and decide whether to go on. Parts are never restarted alone.
   FailurePolicy on_failure = FailurePolicy::kFailRun;
 };
 

@@ -47,7 +47,7 @@ TrainSequence make_sequence(const TrainRow& row, bool mask_truncated) {
 // Adds to the job's probe rows whose behavior log-probabilities the training view can compute
 // again: rows that were sampled by one snapshot, which is still in `recent`.
 void choose_probe(const std::vector<TrainRow>& rows, const std::deque<engines::Snapshot>& recent,
-                  TrainJob& job) {
+                  TrainRequest& job) {
   for (const TrainRow& row : rows) {
     if (!row.of_one_version() || job.probe.size() == kProbeSequences) {
       continue;
@@ -113,9 +113,10 @@ Result<TrainRow> read_train_row(const storage::LeasedRow& leased) {
   return row;
 }
 
-TrainJob make_train_job(const std::vector<TrainRow>& rows, const TrainerOptions& options,
-                        const PolicyVersion& now, const std::deque<engines::Snapshot>& recent) {
-  TrainJob job;
+TrainRequest make_train_request(const std::vector<TrainRow>& rows, const TrainerOptions& options,
+                                const PolicyVersion& now,
+                                const std::deque<engines::Snapshot>& recent) {
+  TrainRequest job;
   job.epochs = options.epochs;
   job.temperature = options.temperature;
   job.recompute_proximal = options.recompute_proximal;
@@ -143,7 +144,7 @@ TrainJob make_train_job(const std::vector<TrainRow>& rows, const TrainerOptions&
   return job;
 }
 
-bool has_comparison(const TrainJob& job) {
+bool has_comparison(const TrainRequest& job) {
   return !job.probe.empty() || !job.minibatches.front().on_policy.empty();
 }
 
@@ -160,7 +161,7 @@ engines::RolloutRequest probe_request(const std::vector<TrainRow>& rows,
 }
 
 void add_probe(const engines::RolloutRequest& request, const engines::RolloutResult& result,
-               const std::deque<engines::Snapshot>& recent, TrainJob& job) {
+               const std::deque<engines::Snapshot>& recent, TrainRequest& job) {
   TrainRow row;
   row.lease.row = request.id;
   row.prompt_ids = request.prompt_ids;

@@ -47,12 +47,13 @@ struct TrainRow {
 /// Makes the job of one batch. Token advantages replace the advantage of a row, and its mask
 /// excludes response tokens from training. `now` is the version of the weights before the batch.
 /// `recent` holds the snapshots that may have sampled the rows, oldest first.
-[[nodiscard]] TrainJob make_train_job(const std::vector<TrainRow>& rows,
-                                      const TrainerOptions& options, const PolicyVersion& now,
-                                      const std::deque<engines::Snapshot>& recent);
+[[nodiscard]] TrainRequest make_train_request(const std::vector<TrainRow>& rows,
+                                              const TrainerOptions& options,
+                                              const PolicyVersion& now,
+                                              const std::deque<engines::Snapshot>& recent);
 
 /// Returns whether the job compares any log-probabilities of rollout and training.
-[[nodiscard]] bool has_comparison(const TrainJob& job);
+[[nodiscard]] bool has_comparison(const TrainRequest& job);
 
 /// Returns a request for a short response, the probe. If a job has nothing to compare, the trainer
 /// compares the log-probabilities of the probe instead. This happens after a restart: the snapshots
@@ -63,7 +64,7 @@ struct TrainRow {
 
 /// Makes the response to `probe_request` the job's probe, if a snapshot in `recent` sampled it.
 void add_probe(const engines::RolloutRequest& request, const engines::RolloutResult& result,
-               const std::deque<engines::Snapshot>& recent, TrainJob& job);
+               const std::deque<engines::Snapshot>& recent, TrainRequest& job);
 
 /// Returns the metrics of a trained batch, by name.
 [[nodiscard]] std::map<std::string, double> batch_metrics(const std::vector<TrainRow>& rows,

@@ -187,7 +187,7 @@ void acknowledge(Self self, TrainOutcome& outcome) {
           or_fail(self, "acknowledging a batch"));
 }
 
-void send_job(Self self, TrainJob job) {
+void send_job(Self self, TrainRequest job) {
   auto& state = self->state;
   self->request(state.deps.training, state.deps.options.train_deadline, atom::train_v,
                 std::move(job))
@@ -197,7 +197,8 @@ void send_job(Self self, TrainJob job) {
 
 // A device that ends or is quarantined gives up the probe with its other requests. Another device
 // then generates it.
-void send_with_probe(Self self, const std::shared_ptr<TrainJob>& job, std::uint32_t attempt = 1) {
+void send_with_probe(Self self, const std::shared_ptr<TrainRequest>& job,
+                     std::uint32_t attempt = 1) {
   auto& state = self->state;
   engines::RolloutRequest request = probe_request(state.batch, state.deps.options, state.recent);
   self->request(state.deps.serving, state.deps.options.train_deadline, atom::generate_v, request)
@@ -227,11 +228,11 @@ void train(Self self) {
       return;
     }
   }
-  TrainJob job = make_train_job(state.batch, state.deps.options, state.now, state.recent);
+  TrainRequest job = make_train_request(state.batch, state.deps.options, state.now, state.recent);
   if (state.batch.empty() || has_comparison(job)) {
     send_job(self, std::move(job));
   } else {
-    send_with_probe(self, std::make_shared<TrainJob>(std::move(job)));
+    send_with_probe(self, std::make_shared<TrainRequest>(std::move(job)));
   }
 }
 

@@ -24,13 +24,25 @@ Result<StepReport> Executor::iterate() {
     train_debt_ = 0.0;  // what a view does while the other is idle adds no debt
   }
   if (can_train && (!can_generate || training_goes_first())) {
-    auto report = train_->advance({options_.train_tokens});
-    if (!report.ok()) {
-      return report.status().with_context("training step");
-    }
-    train_debt_ -= static_cast<double>(report.value().train_tokens);
-    return report;
+    auto report = train();
+    const bool waits = report.ok() && report.value().waits_for_pages;
+    return waits && can_generate ? generate() : report;
   }
+  return generate();
+}
+
+Result<StepReport> Executor::train() {
+  trained_ = true;
+  auto report = train_->advance({options_.train_tokens});
+  if (!report.ok()) {
+    return report.status().with_context("training step");
+  }
+  train_debt_ -= static_cast<double>(report.value().train_tokens);
+  return report;
+}
+
+Result<StepReport> Executor::generate() {
+  trained_ = false;
   auto report = rollout_->step({options_.rollout_tokens, options_.prefill_tokens});
   if (!report.ok()) {
     return report.status().with_context("rollout step");

@@ -26,16 +26,22 @@ public:
 
   [[nodiscard]] bool has_work() const;
 
-  /// Runs one iteration of one view. Requires `has_work()`.
+  /// Runs one iteration of one view or, if that view has to wait for the other, of both. Requires
+  /// `has_work()`.
   /// Errors: those of the view, with its name as context.
   [[nodiscard]] Result<StepReport> iterate();
+  /// Returns whether the last iteration, or its failure, was one of training.
+  [[nodiscard]] bool trained() const noexcept { return trained_; }
 
 private:
   [[nodiscard]] bool training_goes_first() const noexcept;
+  [[nodiscard]] Result<StepReport> train();
+  [[nodiscard]] Result<StepReport> generate();
 
   RolloutEngine* rollout_;
   TrainingJob* train_;
   ExecutorOptions options_;
+  bool trained_ = false;
   double train_debt_ = 0.0;  // training tokens owed for rollout tokens computed
 };
 

@@ -46,14 +46,16 @@ public:
   /// Errors: `kUnimplemented` if this machine lacks what the backend needs, `kResourceExhausted`.
   [[nodiscard]] virtual Result<std::unique_ptr<Ops>> open(Workers& workers) const = 0;
 
-  /// Returns the peak memory of `weights`, prepared one after the other, with what the backend adds
-  /// to their elements.
+  /// Returns the peak memory of `weights`, prepared one after the other, including the backend's
+  /// padding.
   [[nodiscard]] virtual std::int64_t weight_bytes(const PreparedWeights& weights) const = 0;
   /// Returns the size of a page of one layer's keys and values.
   [[nodiscard]] virtual std::int64_t kv_page_bytes(const AttentionShape& shape) const = 0;
-  /// Returns what a product with a weight of type `dtype` holds for a row of `cols` elements.
+  /// Returns the temporary memory of a product with a weight of type `dtype`, per row of `cols`
+  /// elements.
   [[nodiscard]] virtual std::int64_t rounded_row_bytes(DType dtype, std::int64_t cols) const = 0;
-  /// Returns what the gradient of a weight holds for `rows` rows of its input, of `cols` elements.
+  /// Returns the temporary memory of a weight's gradient over `rows` rows of its input, of `cols`
+  /// elements.
   [[nodiscard]] virtual std::int64_t weight_gradient_bytes(std::int64_t rows,
                                                            std::int64_t cols) const = 0;
 };

@@ -56,7 +56,7 @@ struct GeneratedRowsOptions {
 
 /// The kept rows, of one set of weights at a time.
 ///
-/// Threads: one call at a time over the runtime and its views.
+/// Threads: one call at a time over the runtime, its rollout view and its jobs.
 class GeneratedRows {
 public:
   /// Forward passes of generation leave their activations in memory of this object, which keeps

@@ -315,7 +315,10 @@ std::int64_t training_bytes(const ModelConfig& config, const RuntimeOptions& opt
   const WorkspaceRowBytes workspace =
       Transformer::workspace_bytes_per_row(config, WeightUse::kForwardAndBackward);
   return rows.pass * (kept_row_bytes(config, options) + workspace.batch) +
-         rows.group * workspace.group + std::max(rows.group, rows.longest) * workspace.sequence +
+         rows.group * workspace.group +
+         // Without windows, a group may have the keys and values of all rows of the pass.
+         (options.window_tokens > 0 ? std::max(rows.group, rows.longest) : rows.pass) *
+             workspace.sequence +
          Transformer::head_bytes(config, rows.pass, rows.group, rows.chunk) +
          shared_prompt_bytes(config, load);
 }
@@ -325,10 +328,13 @@ std::int64_t generation_bytes(const ModelConfig& config, const RuntimeOptions& o
                               const MemoryLoad& load) {
   std::int64_t per_row = Transformer::workspace_bytes_per_row(config, WeightUse::kForward).batch;
   if (keeps_generated_rows(options)) {
-    // The activations of one layer, before they are copied to where they are kept.
-    per_row += Activations::bytes_per_row(
-        config, config.num_layers - 1, KeepOptions::for_compute(options.compute, options.recompute),
-        spec_of(config, options));
+    // The activations of one layer, before they are copied to where they are kept, and the sums of
+    // norms and attention that only training reads.
+    per_row +=
+        Activations::bytes_per_row(config, config.num_layers - 1,
+                                   KeepOptions::for_compute(options.compute, options.recompute),
+                                   spec_of(config, options)) +
+        2 * config.num_heads * kFloat;
   }
   // It samples from logits of its own.
   const std::int64_t sampled =

@@ -18,6 +18,7 @@ std::int64_t num_rows(const TrainSequence& sequence) noexcept {
 }
 
 MicroBatch::~MicroBatch() {
+  context_.job_pages -= num_pages_;
   for (const Run& run : runs_) {
     context_.cache->release(run.pages);
   }
@@ -45,6 +46,9 @@ bool MicroBatch::allocate(std::int64_t count, const SharedPrompt& prompt,
   const std::int64_t page_tokens = cache.options().page_tokens;
   const std::int64_t given = starts_prompt(prompt) ? 0 : prompt.num_tokens / page_tokens;
   const std::int64_t needed = cache.pages_for(count) - given;
+  if (needed > cache.num_pages() - context_.job_pages) {
+    return false;  // generation could not give up enough
+  }
   if (needed > cache.num_free_pages()) {
     context_.make_room(needed, rows() == 0 ? ReclaimFrom::kRunning : ReclaimFrom::kCached);
   }
@@ -55,6 +59,8 @@ bool MicroBatch::allocate(std::int64_t count, const SharedPrompt& prompt,
     return false;
   }
   cache.share(std::span(pages).first(static_cast<std::size_t>(given)));
+  num_pages_ += needed;
+  context_.job_pages += needed;
   return true;
 }
 

@@ -36,7 +36,8 @@ public:
 
   /// Appends `sequence`, which must outlive this object. If too few pages are free, evicts cached
   /// pages and, if the batch has no rows yet, preempts generation. Returns false and leaves the
-  /// batch unchanged if that does not suffice.
+  /// batch unchanged if that does not suffice; it preempts nothing if other jobs hold too many
+  /// pages.
   [[nodiscard]] bool add(const TrainSequence& sequence, const SharedPrompt& prompt);
 
   [[nodiscard]] bool empty() const noexcept { return sequences_.empty(); }
@@ -109,6 +110,7 @@ private:
   std::vector<Prompt> prompts_;
   bool open_ = false;  // more sequences to come share the last prompt
   std::int64_t num_rows_ = 0;
+  std::int64_t num_pages_ = 0;  // counted in `RuntimeContext::job_pages`
   std::vector<std::int32_t> targets_;
   Batch batch_;  // set by `make_batch`
 };

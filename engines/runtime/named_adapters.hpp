@@ -47,7 +47,7 @@ typename Inspector::result_type inspect(Inspector& f, LoadedAdapter& x) {
 /// not matter.
 ///
 /// Memory: replaced and unloaded adapters count until the last request that uses them has ended.
-/// Threads: one call at a time over the runtime and its views.
+/// Threads: one call at a time over the runtime, its rollout engine and its jobs.
 class NamedAdapters {
 public:
   NamedAdapters() = default;

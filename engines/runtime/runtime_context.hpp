@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What both views of a runtime compute with: threads, operations, model code and cache.
+// What generation and all jobs of a runtime compute with: threads, operations, model code and
+// cache.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +30,7 @@ enum class ReclaimFrom : std::uint8_t {
   kRunning,  // those first, then pages of running sequences, which are preempted
 };
 
-/// The parts that both views share. Weights are not part of it: each call passes them.
+/// The parts that generation and all jobs share. Weights are not part of it: each call passes them.
 ///
 /// Threads: one call at a time over all users of the context.
 struct RuntimeContext {
@@ -49,6 +50,8 @@ struct RuntimeContext {
   std::unique_ptr<Ops> ops;
   std::unique_ptr<Transformer> transformer;
   std::unique_ptr<KvCache> cache;
+  /// Pages of the cache that micro-batches hold. Only the jobs that hold them free them.
+  std::int64_t job_pages = 0;
   /// Frees cache pages that generation holds until `pages` pages are free or no more can be freed.
   /// The rollout view sets it.
   std::function<void(std::int64_t pages, ReclaimFrom from)> make_room;

@@ -205,7 +205,7 @@ bool RuntimeJob::start_pass(std::int64_t max_rows) {
   }
   const bool may_recall = generated_.has_value() && published_ && batch_->checked;
   if (pass->start(may_recall ? &*generated_ : nullptr)) {
-    num_recalled_ += micro.rows();
+    num_recalled_ += batch_->loss != nullptr ? micro.rows() : 0;
     for (const TrainSequence* sequence : micro.sequences()) {
       batch_->entries.at(sequence->id).recalled = true;
     }
@@ -338,12 +338,18 @@ Status RuntimeJob::optim_step(const OptimStep& step) {
   if (!has_gradients_) {
     return invalid_argument("there are no gradients for an optimizer step");
   }
-  TIDEMILL_RETURN_IF_ERROR(parameters_.begin_step(gradients_.collect(), step));
+  TIDEMILL_RETURN_IF_ERROR(parameters_.check_step(step));
+  step_ = step;
   work_ = Work::kOptimStep;
   return {};
 }
 
 Status RuntimeJob::run_optimizer_unit() {
+  if (step_.has_value()) {
+    parameters_.begin_step(gradients_.collect(), *step_);
+    step_.reset();
+    return {};
+  }
   TIDEMILL_RETURN_IF_ERROR(parameters_.run_unit());
   if (!parameters_.stepping()) {
     last_update_ = parameters_.last_update();
@@ -381,10 +387,11 @@ Status RuntimeJob::lay_out_next() {
     }
     working_.base = layout.base->take();
   } else if (const auto& entries = parameters_.weights().entries(); layout.next < entries.size()) {
-    const ParameterSet::Entry& entry = entries[layout.next++];
+    const ParameterSet::Entry& entry = entries[layout.next];
     TIDEMILL_ASSIGN_OR_RETURN(
         layout.tensors[entry.name],
         parameters_.weights().to_tensor(entry, parameters_.published(), heap_));
+    ++layout.next;
     return {};
   } else {
     if (!layout.adapter.has_value()) {
@@ -421,10 +428,18 @@ void RuntimeJob::cancel() {
     const Status laid_out = lay_out_next();
     TIDEMILL_CHECK(laid_out.ok()) << laid_out.to_string();
   }
+  step_.reset();
   batch_.reset();
   saving_.reset();
   drop_gradients();
   work_ = Work::kNone;
+}
+
+Result<TensorMap> RuntimeJob::optimizer_state() const {
+  if (parameters_.stepping()) {
+    return Status(Errc::kUnavailable, "an optimizer step is in progress");
+  }
+  return parameters_.state();
 }
 
 Status RuntimeJob::save(PolicyVersion version) {

@@ -55,7 +55,7 @@ public:
   Result<std::vector<std::vector<float>>> score(const Snapshot& weights,
                                                 std::span<const TrainSequence> sequences,
                                                 float temperature) override;
-  Result<TensorMap> optimizer_state() const override { return parameters_.state(); }
+  Result<TensorMap> optimizer_state() const override;
   Status load(const Snapshot& snapshot, const TensorMap& optimizer_state) override;
 
   /// Keeps the weights that proximal terms refer to (`OptimStep::proximal`).
@@ -141,6 +141,7 @@ private:
   bool has_gradients_ = false;     // `forward_backward` has run or begun since the last step
   LossSums sums_;                  // of the batches since the last step
   std::int64_t num_recalled_ = 0;  // their rows that were read from kept rows
+  std::optional<OptimStep> step_;  // that is to begin
   UpdateReport last_update_;
   std::optional<LayingOut> laying_out_;
   std::optional<Saving> saving_;

@@ -63,7 +63,7 @@ struct RuntimeOptions {
   /// instead of running the layers again, and gives the same bits. If this is 0 or `recompute` is
   /// not kNone, no activations are kept.
   std::int64_t generated_bytes = 0;
-  /// The maximum number of rows that the backward pass takes through a layer at a time. Longer
+  /// The maximum number of rows that training takes through a layer or the head at a time. Longer
   /// sequences are split into windows (`BackwardOptions`). 0: sequences are not split.
   std::int64_t window_tokens = 0;
   /// The maximum number of sequences that are generated at the same time; the others wait.

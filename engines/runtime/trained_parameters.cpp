@@ -129,9 +129,18 @@ void TrainedParameters::keep_anchor() {
   copy_values(weights_.values(), anchor_->values(), ops_);
 }
 
-Status TrainedParameters::check_step(const OptimStep& step,
-                                     const OptimizerOptions& optimizer) const {
-  TIDEMILL_RETURN_IF_ERROR(validate(optimizer));
+OptimizerOptions TrainedParameters::optimizer_of(const OptimStep& step) const {
+  OptimizerOptions optimizer = options_;
+  optimizer.adamw.beta1 = step.beta1.value_or(optimizer.adamw.beta1);
+  optimizer.adamw.beta2 = step.beta2.value_or(optimizer.adamw.beta2);
+  optimizer.adamw.eps = step.epsilon.value_or(optimizer.adamw.eps);
+  optimizer.weight_decay = step.weight_decay.value_or(optimizer.weight_decay);
+  optimizer.max_grad_norm = step.max_grad_norm.value_or(optimizer.max_grad_norm);
+  return optimizer;
+}
+
+Status TrainedParameters::check_step(const OptimStep& step) const {
+  TIDEMILL_RETURN_IF_ERROR(validate(optimizer_of(step)));
   if (step.learning_rate.has_value() &&
       (!std::isfinite(*step.learning_rate) || *step.learning_rate < 0.0)) {
     return invalid_argument("learning_rate: " + std::to_string(*step.learning_rate) +
@@ -173,24 +182,16 @@ std::vector<TrainedParameters::Range> TrainedParameters::ranges_of(const OptimSt
   return ranges;
 }
 
-Status TrainedParameters::begin_step(ParameterSet& gradient, const OptimStep& step) {
+void TrainedParameters::begin_step(ParameterSet& gradient, const OptimStep& step) {
   Step current;
   current.gradient = &gradient;
   current.options = step;
-  current.optimizer = options_;
-  AdamWOptions& adamw = current.optimizer.adamw;
-  adamw.beta1 = step.beta1.value_or(adamw.beta1);
-  adamw.beta2 = step.beta2.value_or(adamw.beta2);
-  adamw.eps = step.epsilon.value_or(adamw.eps);
-  current.optimizer.weight_decay = step.weight_decay.value_or(options_.weight_decay);
-  current.optimizer.max_grad_norm = step.max_grad_norm.value_or(options_.max_grad_norm);
-  TIDEMILL_RETURN_IF_ERROR(check_step(step, current.optimizer));
+  current.optimizer = optimizer_of(step);
   current.ranges = ranges_of(step);
   current_ = std::move(current);
   if (step.proximal == 0.0 && !step.inspect) {
     next_stage(*current_, Stage::kNorm);
   }
-  return {};
 }
 
 void TrainedParameters::next_stage(Step& step, Stage stage) const {

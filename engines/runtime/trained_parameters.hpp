@@ -37,11 +37,12 @@ public:
   /// Keeps a copy of the weights for `OptimStep::proximal`, and again after each `restore`.
   void keep_anchor();
 
+  /// Checks the parameters of a step.
+  /// Errors: `kInvalidArgument` naming an option out of range or an unknown tensor.
+  [[nodiscard]] Status check_step(const OptimStep& step) const;
   /// Starts an optimizer step with `gradient`, whose layout must be that of the weights and which
-  /// must outlive the step.
-  /// Errors: `kInvalidArgument` naming an option out of range or an unknown tensor; then nothing is
-  /// started.
-  [[nodiscard]] Status begin_step(ParameterSet& gradient, const OptimStep& step);
+  /// must outlive the step. Requires that `check_step` succeeds.
+  void begin_step(ParameterSet& gradient, const OptimStep& step);
   /// Returns whether a step is in progress.
   [[nodiscard]] bool stepping() const noexcept { return current_.has_value(); }
   /// Runs the next unit of the step: a part of one pass over the parameters.
@@ -58,12 +59,6 @@ public:
   /// Errors: `kInvalidArgument` naming a tensor that is missing, misshapen, unknown or not of a
   /// float type; then nothing changes.
   [[nodiscard]] Status load(const TensorMap& tensors);
-  /// Returns the weights in the published type.
-  [[nodiscard]] TensorMap to_tensors() const { return weights_.to_tensors(published_); }
-  /// Returns the same in memory of `allocator`. Errors: those of the allocator.
-  [[nodiscard]] Result<TensorMap> to_tensors(BufferAllocator& allocator) const {
-    return weights_.to_tensors(published_, allocator);
-  }
   /// Returns the unrounded weights.
   [[nodiscard]] const ParameterSet& weights() const noexcept { return weights_; }
   [[nodiscard]] DType published() const noexcept { return published_; }
@@ -75,8 +70,6 @@ public:
   /// `state()` returned it.
   /// Errors: as `load`; `kInvalidArgument` if the weights in `state` do not round to `tensors`.
   [[nodiscard]] Status restore(const TensorMap& tensors, const TensorMap& state);
-
-  [[nodiscard]] std::int64_t step() const noexcept { return step_; }
 
 private:
   // Adjacent elements, and whether their weights decay.
@@ -99,7 +92,7 @@ private:
     double squares = 0.0;
   };
 
-  [[nodiscard]] Status check_step(const OptimStep& step, const OptimizerOptions& optimizer) const;
+  [[nodiscard]] OptimizerOptions optimizer_of(const OptimStep& step) const;
   [[nodiscard]] std::vector<Range> ranges_of(const OptimStep& step) const;
   [[nodiscard]] Range next_part(Step& step) const;
   void next_stage(Step& step, Stage stage) const;

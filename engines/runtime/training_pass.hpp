@@ -26,7 +26,7 @@ struct PassResources {
 /// Takes a micro-batch through the model unit by unit. Other work may run on the device between two
 /// units, and changes no bit of the result.
 ///
-/// Threads: one call at a time over the runtime and its views.
+/// Threads: one call at a time over the runtime, its rollout view and its jobs.
 class TrainingPass {
 public:
   /// `loss` may be null; then only log-probabilities are computed. All arguments must outlive it.

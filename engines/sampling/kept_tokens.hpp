@@ -37,8 +37,9 @@ struct WeightRange {
   std::uint32_t last = ~std::uint32_t{0};
 };
 
-/// Returns a weight that every token reaches whose logit is at least that of some token with a
-/// weight of at least `weight`.
+/// Returns a bound slightly below `weight`: if some token has at least `weight`, every token with
+/// an equal or larger logit has at least this bound. Weights grow with their logits only up to
+/// rounding.
 [[nodiscard]] float least_weight_above(float weight) noexcept;
 
 /// Sums amounts of tokens by ranges of their weights.

@@ -61,8 +61,8 @@ struct WeightKernels {
 /// Returns the loops that define the results.
 [[nodiscard]] const WeightKernels& portable_weight_kernels() noexcept;
 
-/// Returns exp(x) for x <= 0 within 2 ulp. Returns exactly 1 for 0, and exactly 0 below -87, where
-/// exp is smaller than the normal floats.
+/// Returns exp(x) within 2 ulp for -87 <= x <= 0, and exactly 1 for 0. Returns exactly 0 below -87,
+/// where exp soon becomes smaller than the normal floats.
 /// Uses only IEEE additions, multiplications and bit operations, so the bits are the same on every
 /// machine.
 [[nodiscard]] float exp_nonpositive(float x) noexcept;

@@ -59,8 +59,10 @@ Result<Adapter::Layout> Adapter::start_layout(const ModelConfig& config, const A
 }
 
 Status Adapter::Layout::run() {
-  const Module& next = modules_[next_++];
-  return adapter_->add(next.module, next.site, tensors_, next.base, use_, *ops_);
+  const Module& next = modules_[next_];
+  TIDEMILL_RETURN_IF_ERROR(adapter_->add(next.module, next.site, tensors_, next.base, use_, *ops_));
+  ++next_;  // a module that failed is prepared again
+  return {};
 }
 
 Result<std::shared_ptr<const Adapter>> Adapter::create(const ModelConfig& config,

@@ -104,6 +104,7 @@ public:
     }
     upload(batch);
     state.forward.reserve_inner(std::min(num_rows, max_rows), state.config.intermediate_size);
+    state.forward.normed.reshape(std::min(num_rows, max_rows), state.config.hidden_size);
     state.forward.residual.reshape(num_rows, state.config.hidden_size);
     state.forward.hidden.reshape(num_rows, state.config.hidden_size);
     passes_.reserve(windows_.size());

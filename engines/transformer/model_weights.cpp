@@ -239,7 +239,9 @@ bool ModelWeights::Layout::done() const noexcept {
 }
 
 Status ModelWeights::Layout::run() {
-  return state_->parts[state_->next++]();
+  TIDEMILL_RETURN_IF_ERROR(state_->parts[state_->next]());
+  ++state_->next;  // a part that failed is prepared again
+  return {};
 }
 
 std::shared_ptr<const ModelWeights> ModelWeights::Layout::take() {

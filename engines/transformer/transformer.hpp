@@ -116,9 +116,10 @@ struct WorkspaceRowBytes {
 /// Runs one model architecture on one device. Weights are passed to each call, so one object with
 /// one workspace is enough for rollout, scoring and training.
 ///
-/// Functions that start with `start_` return the same work as the function of that name, divided
-/// into units. Their arguments are borrowed until the last unit has run, and until then no other
-/// function of the object may be called, except to abandon the work.
+/// `start_x` returns the work of `x`, divided into units. Its arguments are borrowed until the last
+/// unit has run, and until then no other function of the object may be called, except to abandon
+/// the work. The returned object must live until the next `Ops::read` or `Ops::synchronize` after
+/// its last unit, because operations read its lists.
 /// Calls may return before their operations have run. Until the next `Ops::read` or
 /// `Ops::synchronize`, weights, adapters and activations must stay unchanged.
 /// Memory: a workspace that grows with the rows of the largest batch, group and sequence

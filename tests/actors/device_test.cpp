@@ -19,8 +19,8 @@
 namespace tidemill::test {
 namespace {
 
-using actors::TrainJob;
 using actors::TrainOutcome;
+using actors::TrainRequest;
 using engines::FinishReason;
 using engines::RolloutResult;
 using engines::TrainSequence;
@@ -114,6 +114,10 @@ public:
   bool has_work() const override { return inner_->has_work(); }
   Result<engines::StepReport> advance(const engines::StepBudget& budget) override {
     ++steps;
+    if (!failure.ok()) {
+      inner_->cancel();
+      return failure;
+    }
     return inner_->advance(budget);
   }
   Result<std::vector<float>> logprobs(SampleId id) const override { return inner_->logprobs(id); }
@@ -130,6 +134,7 @@ public:
     return inner_->load(snapshot, state);
   }
   int steps = 0;
+  Status failure;                   // of `advance`
   std::vector<float> temperatures;  // of each batch
 
 private:
@@ -227,8 +232,9 @@ protected:
     sequence.behavior_logprobs = {0, 0, -1, -1};
     return sequence;
   }
-  static TrainJob job(std::vector<std::vector<std::uint64_t>> minibatches, std::uint64_t step = 1) {
-    TrainJob job;
+  static TrainRequest job(std::vector<std::vector<std::uint64_t>> minibatches,
+                          std::uint64_t step = 1) {
+    TrainRequest job;
     job.publish_as = {0, 0, step};
     for (const auto& ids : minibatches) {
       job.minibatches.emplace_back();
@@ -238,7 +244,7 @@ protected:
     }
     return job;
   }
-  Reply<TrainOutcome> train(const TrainJob& job) {
+  Reply<TrainOutcome> train(const TrainRequest& job) {
     auto reply = ask<TrainOutcome>(device_, atom::train_v, job);
     drain();
     return reply;
@@ -291,7 +297,7 @@ TEST_F(DeviceTest, EnginesAreCalledOnlyAtThePort) {
   const auto replaced = generate(request(3));
   generate(request(3));
   ASSERT_TRUE(until(replaced));
-  TrainJob probed = job({{0, 1}});
+  TrainRequest probed = job({{0, 1}});
   probed.probe = {sequence(0)};
   probed.probe_weights = initial_;
   const auto trained = train(probed);
@@ -465,7 +471,7 @@ TEST_F(DeviceTest, ADeviceWithoutNamedAdaptersRefusesThem) {
 
 TEST_F(DeviceTest, TrainRepliesWithNewWeightsAndOneUpdatePerMinibatchAndEpoch) {
   start();
-  TrainJob twice = job({{0, 1}, {2}});
+  TrainRequest twice = job({{0, 1}, {2}});
   twice.epochs = 2;
   const auto reply = train(twice);
   ASSERT_TRUE(until(reply));
@@ -513,11 +519,27 @@ TEST_F(DeviceTest, AFailedJobFailsItsRequestAndTheDeviceContinues) {
   EXPECT_TRUE(again.ok());
 }
 
+TEST_F(DeviceTest, ATrainingFailureFailsTheJobAndTheDeviceContinues) {
+  start();
+  train_->failure = Status(Errc::kInternal, "gradient of tensor x is not finite");
+  const auto failed = train(job({{0}}));
+  ASSERT_TRUE(until(failed));
+  EXPECT_THAT(failed.status().message(), HasSubstr("gradient of tensor x is not finite"));
+  EXPECT_FALSE(exit_->has_value());
+  train_->failure = {};
+  const auto generated = generate(request(1));
+  ASSERT_TRUE(until(generated));
+  EXPECT_TRUE(generated.ok());
+  const auto again = train(job({{0}}));
+  ASSERT_TRUE(until(again));
+  EXPECT_TRUE(again.ok());
+}
+
 TEST_F(DeviceTest, AJobThatFailsAfterItsFirstSequenceLeavesNoOpenBatch) {
   start();
   const auto failed = train(job({{7, 7}}));  // the second sequence is refused
   ASSERT_TRUE(until(failed));
-  EXPECT_THAT(failed.status().message(), HasSubstr("sequence added twice"));
+  EXPECT_THAT(failed.status().message(), HasSubstr("a second sequence sample_id=7"));
   advance(1s);
   EXPECT_EQ(train_->steps, 0) << "the open batch refers to a loss that is gone";
   EXPECT_FALSE(train_->has_work());
@@ -549,7 +571,7 @@ TEST_F(DeviceTest, OnPolicyRowsAndProbesAreComparedAndTheirTokensCounted) {
     row.behavior_logprobs.push_back(logprob);
   }
   row.advantages.assign(6, 1.0F);
-  TrainJob on_policy;
+  TrainRequest on_policy;
   on_policy.publish_as.step = 1;
   on_policy.minibatches = {{{row}, {row.id}}};
   const auto first = train(on_policy);
@@ -557,7 +579,7 @@ TEST_F(DeviceTest, OnPolicyRowsAndProbesAreComparedAndTheirTokensCounted) {
   EXPECT_EQ(first.value().gap.num_tokens, 4U);
   EXPECT_EQ(first.value().gap.max, 0.0);
 
-  TrainJob probed;
+  TrainRequest probed;
   probed.publish_as.step = 2;
   probed.minibatches = {{{row}, {}}};
   probed.probe = {row};
@@ -572,7 +594,7 @@ TEST_F(DeviceTest, OnPolicyRowsAndProbesAreComparedAndTheirTokensCounted) {
 // After the first update the weights are no longer those that sampled the rows.
 TEST_F(DeviceTest, OnlyRowsOfTheFirstUpdateAreCompared) {
   start();
-  TrainJob two_updates = job({{1}, {2}});
+  TrainRequest two_updates = job({{1}, {2}});
   two_updates.epochs = 2;
   for (actors::TrainMinibatch& minibatch : two_updates.minibatches) {
     minibatch.on_policy = {minibatch.sequences[0].id};
@@ -595,7 +617,7 @@ TEST_F(DeviceTest, OnlyRowsOfTheFirstUpdateAreCompared) {
 
 TEST_F(DeviceTest, ProximalLogprobsComeFromTheWeightsBeforeTheFirstUpdate) {
   start();
-  TrainJob recompute = job({{0}, {1}});
+  TrainRequest recompute = job({{0}, {1}});
   recompute.recompute_proximal = true;
   const auto reply = train(recompute);
   ASSERT_TRUE(until(reply));
@@ -606,12 +628,12 @@ TEST_F(DeviceTest, ProximalLogprobsComeFromTheWeightsBeforeTheFirstUpdate) {
 
 TEST_F(DeviceTest, EveryPassOfAJobHasItsTemperature) {
   start();
-  TrainJob recompute = job({{0}, {1}});
+  TrainRequest recompute = job({{0}, {1}});
   recompute.recompute_proximal = true;
   recompute.temperature = 0.5F;
   ASSERT_TRUE(until(train(recompute)));
   EXPECT_EQ(train_->temperatures, std::vector(3, 0.5F)) << "the scoring pass and two updates";
-  TrainJob scored = job({{2}});
+  TrainRequest scored = job({{2}});
   scored.score_only = true;
   scored.temperature = 0.25F;
   ASSERT_TRUE(until(train(scored)));
@@ -620,7 +642,7 @@ TEST_F(DeviceTest, EveryPassOfAJobHasItsTemperature) {
 
 TEST_F(DeviceTest, AJobThatOnlyScoresSumsItsTargetsAndChangesNothing) {
   start();
-  TrainJob scored = job({{1, 2, 3}});
+  TrainRequest scored = job({{1, 2, 3}});
   scored.score_only = true;
   scored.minibatches[0].sequences[1].response_mask = {1, 0, 0, 0};  // index 0 is no target
   auto reply = train(scored);

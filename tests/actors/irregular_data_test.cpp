@@ -31,7 +31,7 @@ namespace {
 using actors::LeaseReply;
 using actors::SampleColumn;
 using actors::SampleTask;
-using actors::TrainJob;
+using actors::TrainRequest;
 using actors::TrainRow;
 using storage::Settlement;
 using storage::VerdictKind;
@@ -276,7 +276,8 @@ TEST(IrregularBatch, MinibatchesHaveTheSameNumberOfGroupsWhateverTheirSizesAndId
                                    row_with_steps(22, 7, {4}),  row_with_steps(23, 7, {4}),
                                    row_with_steps(60, 20, {4}), row_with_steps(99, 33, {4}),
                                    row_with_steps(98, 33, {4})};
-  const TrainJob job = actors::make_train_job(rows, options, {0, 0, 4}, snapshots_between(4, 4));
+  const TrainRequest job =
+      actors::make_train_request(rows, options, {0, 0, 4}, snapshots_between(4, 4));
   ASSERT_EQ(job.minibatches.size(), 2U);
   EXPECT_THAT(ids_of(job.minibatches[0].sequences), ElementsAre(9, 21, 22, 23));
   EXPECT_THAT(ids_of(job.minibatches[1].sequences), ElementsAre(60, 99, 98));
@@ -285,7 +286,7 @@ TEST(IrregularBatch, MinibatchesHaveTheSameNumberOfGroupsWhateverTheirSizesAndId
 TEST(IrregularBatch, OnlyRowsOfTheCurrentVersionAloneAreOnPolicy) {
   const std::vector<TrainRow> rows{row_with_steps(0, 0, {3, 4}), row_with_steps(1, 0, {4}),
                                    row_with_steps(2, 1, {3}), row_with_steps(3, 1, {4})};
-  const TrainJob job = actors::make_train_job(rows, {}, {0, 0, 4}, snapshots_between(3, 4));
+  const TrainRequest job = actors::make_train_request(rows, {}, {0, 0, 4}, snapshots_between(3, 4));
   EXPECT_THAT(job.minibatches[0].on_policy, ElementsAre(SampleId{1}, SampleId{3}));
   EXPECT_THAT(job.probe, IsEmpty());
 }
@@ -294,7 +295,7 @@ TEST(IrregularBatch, TheProbeHasRowsOfOneKnownVersion) {
   const std::vector<TrainRow> rows{row_with_steps(0, 0, {2, 3}), row_with_steps(1, 0, {1}),
                                    row_with_steps(2, 1, {3}),    row_with_steps(3, 1, {2}),
                                    row_with_steps(4, 2, {3}),    row_with_steps(5, 2, {3})};
-  const TrainJob job = actors::make_train_job(rows, {}, {0, 0, 4}, snapshots_between(2, 4));
+  const TrainRequest job = actors::make_train_request(rows, {}, {0, 0, 4}, snapshots_between(2, 4));
   EXPECT_THAT(ids_of(job.probe), ElementsAre(2, 4));
   EXPECT_EQ(job.probe_weights.version.step, 3U);
 }

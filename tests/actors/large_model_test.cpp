@@ -148,7 +148,7 @@ TEST_F(LargeModelTest, NoMessageHandlerComputes) {
   sequence.ids = {1, 2, 3, 4};
   sequence.response_mask = {0, 0, 1, 1};
   sequence.behavior_logprobs = {0, 0, -9, -9};
-  actors::TrainJob job;
+  actors::TrainRequest job;
   job.publish_as = {0, 0, 1};
   job.minibatches = {{{sequence}, {}}};
   job.probe = {sequence};

@@ -104,14 +104,14 @@ TIDEMILL_EXAMPLE(engines::Snapshot, (some_snapshot()));
 TIDEMILL_EXAMPLE(storage::SlotChanges, {1, 2, 3, 4});
 TIDEMILL_EXAMPLE(storage::Settlement,
                  {{{1}, {2}}, {{{{3}, 1, 2}, storage::Refusal::kBadColumn, "why"}}});
-TIDEMILL_EXAMPLE(TrainJob, {{{{some_sequence()}, {{5}}}},
-                            2,
-                            0.5F,
-                            true,
-                            true,
-                            {1, 2, 4},
-                            {some_sequence()},
-                            some_snapshot()});
+TIDEMILL_EXAMPLE(TrainRequest, {{{{some_sequence()}, {{5}}}},
+                                2,
+                                0.5F,
+                                true,
+                                true,
+                                {1, 2, 4},
+                                {some_sequence()},
+                                some_snapshot()});
 TIDEMILL_EXAMPLE(TrainOutcome,
                  {{{{{"loss", 0.5}}, 1.5, 0.001, 3}}, some_snapshot(), {0.25, 99}, {-1.5, 7}});
 TIDEMILL_EXAMPLE(OptimizerState, {{{"m", some_tensor()}}});

@@ -156,7 +156,7 @@ protected:
 TEST_F(SupervisedTrainerTest, TrainsStepAfterStepAndReadsAhead) {
   start(100);
   ASSERT_EQ(device_->jobs.size(), 1U);
-  const actors::TrainJob& job = device_->jobs.front().request;
+  const actors::TrainRequest& job = device_->jobs.front().request;
   EXPECT_EQ(job.publish_as, (PolicyVersion{0, 1, 1}));
   ASSERT_EQ(job.minibatches.at(0).sequences.size(), 2U);
   EXPECT_EQ(job.minibatches[0].sequences[1].id, SampleId{1});

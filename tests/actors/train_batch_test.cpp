@@ -11,7 +11,7 @@
 namespace tidemill::test {
 namespace {
 
-using actors::TrainJob;
+using actors::TrainRequest;
 using actors::TrainRow;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -96,7 +96,8 @@ TEST(TrainBatch, AMissingColumnOrUnequalLengthsAreAnErrorThatNamesTheRow) {
 // -- jobs -----------------------------------------------------------------------------------------
 
 TEST(TrainBatch, ASequenceIsPromptThenResponseWithItsAdvantage) {
-  const TrainJob job = actors::make_train_job({row_of(3, 1)}, {}, {0, 2, 0}, snapshots({0}));
+  const TrainRequest job =
+      actors::make_train_request({row_of(3, 1)}, {}, {0, 2, 0}, snapshots({0}));
   ASSERT_EQ(job.minibatches.size(), 1U);
   const engines::TrainSequence& sequence = job.minibatches[0].sequences.at(0);
   EXPECT_EQ(sequence.id, SampleId{3});
@@ -119,7 +120,7 @@ TEST(TrainBatch, OptionalColumnsReplaceTheirDefaults) {
                                              std::vector<float>{-3.0F, -4.0F}));
   const auto row = actors::read_train_row(leased);
   ASSERT_TRUE(row.ok()) << row.status().to_string();
-  const TrainJob job = actors::make_train_job({row.value()}, {}, {0, 0, 5}, snapshots({5}));
+  const TrainRequest job = actors::make_train_request({row.value()}, {}, {0, 0, 5}, snapshots({5}));
   const engines::TrainSequence& sequence = job.minibatches[0].sequences.at(0);
   EXPECT_THAT(sequence.response_mask, ElementsAre(0, 0, 0, 0, 1));
   EXPECT_THAT(sequence.advantages, ElementsAre(0, 0, 0, 0.25F, -1.0F));
@@ -136,13 +137,13 @@ TEST(TrainBatch, TruncatedResponsesCarryNoLossWhenMasked) {
   TrainRow row = row_of(3, 1);
   row.truncated = true;
   actors::TrainerOptions options;
-  EXPECT_EQ(actors::make_train_job({row}, options, {}, snapshots({0}))
+  EXPECT_EQ(actors::make_train_request({row}, options, {}, snapshots({0}))
                 .minibatches[0]
                 .sequences[0]
                 .response_mask.back(),
             1);
   options.mask_truncated = true;
-  EXPECT_EQ(actors::make_train_job({row}, options, {}, snapshots({0}))
+  EXPECT_EQ(actors::make_train_request({row}, options, {}, snapshots({0}))
                 .minibatches[0]
                 .sequences[0]
                 .response_mask.back(),
@@ -156,7 +157,7 @@ TEST(TrainBatch, MinibatchesHaveWholeGroupsInAdmissionOrder) {
   for (std::uint64_t id = 0; id < 8; ++id) {
     rows.push_back(row_of(7 - id, (7 - id) / 2));
   }
-  const TrainJob job = actors::make_train_job(rows, options, {}, snapshots({0}));
+  const TrainRequest job = actors::make_train_request(rows, options, {}, snapshots({0}));
   ASSERT_EQ(job.minibatches.size(), 2U);
   ASSERT_EQ(job.minibatches[0].sequences.size(), 4U);
   for (const engines::TrainSequence& sequence : job.minibatches[0].sequences) {
@@ -167,24 +168,24 @@ TEST(TrainBatch, MinibatchesHaveWholeGroupsInAdmissionOrder) {
 TEST(TrainBatch, FewerGroupsThanMinibatchesLeaveSomeEmpty) {
   actors::TrainerOptions options;
   options.minibatches = 3;
-  const TrainJob job =
-      actors::make_train_job({row_of(0, 0), row_of(1, 0)}, options, {}, snapshots({0}));
+  const TrainRequest job =
+      actors::make_train_request({row_of(0, 0), row_of(1, 0)}, options, {}, snapshots({0}));
   ASSERT_EQ(job.minibatches.size(), 3U);
   EXPECT_EQ(job.minibatches[0].sequences.size(), 2U);
   EXPECT_TRUE(
-      actors::make_train_job({}, options, {}, snapshots({0})).minibatches[0].sequences.empty());
+      actors::make_train_request({}, options, {}, snapshots({0})).minibatches[0].sequences.empty());
 }
 
 TEST(TrainBatch, RowsOfOlderWeightsAreProbedUnderThoseWeights) {
   const auto recent = snapshots({3, 4});
-  const TrainJob fresh = actors::make_train_job({row_of(0, 0, 4)}, {}, {0, 0, 4}, recent);
+  const TrainRequest fresh = actors::make_train_request({row_of(0, 0, 4)}, {}, {0, 0, 4}, recent);
   EXPECT_TRUE(actors::has_comparison(fresh));
   EXPECT_TRUE(fresh.probe.empty());
-  const TrainJob older = actors::make_train_job({row_of(0, 0, 3)}, {}, {0, 0, 4}, recent);
+  const TrainRequest older = actors::make_train_request({row_of(0, 0, 3)}, {}, {0, 0, 4}, recent);
   ASSERT_EQ(older.probe.size(), 1U);
   EXPECT_EQ(older.probe_weights.version.step, 3U);
   EXPECT_TRUE(actors::has_comparison(older));
-  const TrainJob gone = actors::make_train_job({row_of(0, 0, 2)}, {}, {0, 0, 4}, recent);
+  const TrainRequest gone = actors::make_train_request({row_of(0, 0, 2)}, {}, {0, 0, 4}, recent);
   EXPECT_FALSE(actors::has_comparison(gone));
 }
 
@@ -193,7 +194,7 @@ TEST(TrainBatch, AGeneratedProbeAllowsAComparison) {
   actors::TrainerOptions options;
   options.temperature = 0.5F;
   const std::vector<TrainRow> rows{row_of(0, 0, 2)};
-  TrainJob job = actors::make_train_job(rows, options, {0, 0, 4}, recent);
+  TrainRequest job = actors::make_train_request(rows, options, {0, 0, 4}, recent);
   const auto request = actors::probe_request(rows, options, recent);
   EXPECT_EQ(request.min_step, 4U);
   EXPECT_EQ(request.sampling.temperature, 0.5F);

@@ -143,7 +143,7 @@ TEST_F(TrainerTest, OneStepGoesFromTheLeaseToTheRecord) {
 
   deliver(batch(0, 0));
   ASSERT_EQ(device_->jobs.size(), 1U);
-  const actors::TrainJob& job = device_->jobs.front().request;
+  const actors::TrainRequest& job = device_->jobs.front().request;
   EXPECT_EQ(job.publish_as, (PolicyVersion{0, 3, 1}));
   ASSERT_EQ(job.minibatches.size(), 1U);
   EXPECT_EQ(job.minibatches[0].sequences.size(), 2U);
@@ -196,7 +196,7 @@ TEST_F(TrainerTest, ABatchOfOlderWeightsIsComparedUnderThoseWeights) {
   run_step(0);
   deliver(batch(2, 0));  // step 1 trains what step 0 sampled
   ASSERT_EQ(device_->jobs.size(), 1U);
-  const actors::TrainJob& job = device_->jobs.front().request;
+  const actors::TrainRequest& job = device_->jobs.front().request;
   EXPECT_TRUE(job.minibatches[0].on_policy.empty());
   EXPECT_EQ(job.probe.size(), 2U);
   EXPECT_EQ(job.probe_weights.base_digest, "initial");

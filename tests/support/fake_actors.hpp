@@ -168,7 +168,7 @@ struct FakeDevice {
   Inbox<engines::RolloutRequest, engines::RolloutResult> generations;
   std::vector<SampleId> cancelled;
   Inbox<engines::Snapshot, PolicyVersion> loads;
-  Inbox<actors::TrainJob, actors::TrainOutcome> jobs;
+  Inbox<actors::TrainRequest, actors::TrainOutcome> jobs;
   Inbox<actors::AdapterRequest, actors::AdapterList> adapter_requests;
   std::vector<actors::TrainingState> restored;
   actors::OptimizerState optimizer;
@@ -198,7 +198,7 @@ inline actors::DeviceActor spawn_fake_device(caf::actor_system& system,
               fake->adapter_requests.push_back({std::move(request), promise, deferred});
               return promise;
             },
-            [self, fake, deferred](atom::train, TrainJob& job) {
+            [self, fake, deferred](atom::train, TrainRequest& job) {
               auto promise = self->make_response_promise<TrainOutcome>();
               fake->jobs.push_back({std::move(job), promise, deferred});
               return promise;

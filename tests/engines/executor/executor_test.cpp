@@ -34,7 +34,7 @@ private:
   std::string& order_;
 };
 
-class CountingTrain final : public TrainingJob {
+class CountingTrain : public TrainingJob {
 public:
   CountingTrain(std::string& order, std::int64_t iterations) : work(iterations), order_(order) {}
   Status forward(TrainBatch /*batch*/) override { return {}; }
@@ -150,6 +150,28 @@ TEST(Executor, PrecedenceRunsOneViewUntilItHasNoWork) {
   EXPECT_EQ(order_of(options, 40, 2, 100), std::string(40, 'r') + "tt");
   options.precedence = Precedence::kTrain;
   EXPECT_EQ(order_of(options, 2, 40, 100), std::string(40, 't') + "rr");
+}
+
+// Training that waits for pages lets the other view run, which may free them.
+TEST(Executor, TrainingThatWaitsDoesNotStopGeneration) {
+  class Waiting final : public CountingTrain {
+  public:
+    using CountingTrain::CountingTrain;
+    Result<StepReport> advance(const StepBudget& /*budget*/) override {
+      StepReport report;
+      report.waits_for_pages = true;
+      report.more = true;
+      return report;
+    }
+  };
+  std::string order;
+  CountingRollout rollout_engine(order, 40);
+  Waiting train_engine(order, 1);
+  Executor executor(&rollout_engine, &train_engine, {});
+  for (int i = 0; i < 40; ++i) {
+    ASSERT_TRUE(executor.iterate().ok());
+  }
+  EXPECT_EQ(order, std::string(40, 'r'));
 }
 
 TEST(Executor, WhatAViewDoesAloneAddsNoDebt) {

@@ -20,11 +20,12 @@ struct GeneratedKind {
   Backend backend = Backend::kCpu;
   std::string adapter;  // of `adapter_samples`; empty: all parameters are trained
   DType dtype = DType::kF32;
+  std::int64_t window_tokens = 0;
 };
 
 std::string describe(const GeneratedKind& kind) {
   return backend_name(kind.backend) + "_" + (kind.adapter.empty() ? "full" : kind.adapter) + "_" +
-         std::string(dtype_name(kind.dtype));
+         std::string(dtype_name(kind.dtype)) + (kind.window_tokens > 0 ? "_windows" : "");
 }
 
 std::ostream& operator<<(std::ostream& out, const GeneratedKind& kind) {
@@ -38,6 +39,7 @@ RuntimeOptions options_of(const GeneratedKind& kind, const ModelFiles& model,
   RuntimeOptions options =
       small_options(model.config, kind.backend, cache_tokens, Training::kYes, kind.dtype);
   options.generated_bytes = generated_bytes;
+  options.window_tokens = kind.window_tokens;
   options.adapter_bytes = std::int64_t{4} << 20U;
   if (!kind.adapter.empty()) {
     options.adapter = sample_adapter(model, kind.adapter, 9);
@@ -173,6 +175,59 @@ TEST_P(GeneratedRowsTest, GiveTheSameBitsAsComputingThemAgain) {
   }
 }
 
+// Generation goes on, and its weights change, while a pass reads rows that were kept: the rows stay
+// until the pass is done, and new rows find room only after it.
+TEST_P(GeneratedRowsTest, StayWhileAPassReadsThem) {
+  Learner keeping(model_, options(kManyBytes));
+  Learner forgetting(model_, options(0));
+  const auto batch = keeping.generate(request_groups(model_.config));
+  (void)forgetting.generate(request_groups(model_.config));
+  TrainingJob& job = *keeping.runtime().policy_job();
+  Snapshot renamed = engines::publish(job, {0, 0, 1}).value();
+  WeightedLoss loss;
+  ASSERT_TRUE(begin(job, batch, &loss, 0.8F).ok());
+  StepBudget one;
+  one.units = 1;
+  std::uint64_t turn = 0;  // of the passes after the first, which is always computed
+  bool computed = false;
+  std::vector<std::vector<float>> logprobs;
+  while (job.has_work()) {
+    const StepReport step = job.advance(one).value();
+    turn += computed ? 1 : 0;
+    computed = computed || step.train_tokens > 0;
+    if (turn % 5 == 1) {  // other tokens under the same weights, as a new version
+      renamed.version.step = 1 + turn;
+      ASSERT_TRUE(keeping.runtime().rollout().load(renamed, WeightArrival::kFinish).ok());
+      auto others = request_groups(model_.config);
+      for (RolloutRequest& request : others) {
+        request.draw_key = 1000 * turn + request.id.value;
+      }
+      EXPECT_EQ(keeping.generate(others).size(), others.size());
+    }
+  }
+  EXPECT_GT(turn, 10U);
+  for (const TrainSequence& sequence : batch) {
+    logprobs.push_back(job.logprobs(sequence.id).value());
+  }
+  const UpdateReport report = update(job).value();
+  const TrainedRows expected = forgetting.train(batch);
+  EXPECT_EQ(logprobs, expected.logprobs);
+  EXPECT_EQ(report.sums, expected.sums);
+  EXPECT_GT(report.recalled_tokens, 0);
+  EXPECT_TRUE(same_tensors(job.optimizer_state().value(), expected.moments));
+}
+
+// Rows that are only scored are not those of the batch that is trained.
+TEST_P(GeneratedRowsTest, AreCountedForTheTrainedBatchAlone) {
+  Learner keeping(model_, options(kManyBytes));
+  const auto batch = keeping.generate(request_groups(model_.config));
+  TrainingJob& job = *keeping.runtime().policy_job();
+  ASSERT_TRUE(begin(job, batch, nullptr, 0.8F).ok());
+  ASSERT_TRUE(run_to_end(job).ok());
+  const TrainedRows kept = keeping.train(batch);
+  EXPECT_EQ(kept.recalled, kept.rows - kept.checked);
+}
+
 TEST_P(GeneratedRowsTest, AreKeptForPreemptedSequences) {
   Learner keeping(model_, options(kManyBytes, 112));
   Learner forgetting(model_, options(0, 112));
@@ -269,6 +324,9 @@ INSTANTIATE_TEST_SUITE_P(Kinds, GeneratedRowsTest,
                                            GeneratedKind{Backend::kCpu, "lora"},
                                            GeneratedKind{Backend::kCpu, "lora", DType::kBF16},
                                            GeneratedKind{Backend::kCpu, "", DType::kBF16},
+                                           GeneratedKind{Backend::kCpu, "lora", DType::kF32, 7},
+                                           GeneratedKind{Backend::kCpu, "", DType::kF32, 16},
+                                           GeneratedKind{Backend::kGuarded, "lora", DType::kF32, 5},
                                            GeneratedKind{Backend::kCpu, "dora"},
                                            GeneratedKind{Backend::kCpu, "ia3", DType::kBF16}),
                          [](const auto& test) { return describe(test.param); });

@@ -199,8 +199,10 @@ TEST(MemoryLoadTest, KeptGeneratedRowsAreCounted) {
   EXPECT_LT(all.generated_bytes, 1000 * (row + 64));
   EXPECT_EQ(all.generated_bytes, generated_bytes(config, options, 1000));
   // Those of an iteration are first kept for one layer at a time.
-  EXPECT_EQ(all.activation_bytes, none.activation_bytes + 256 * Activations::bytes_per_row(
-                                                                    config, config.num_layers - 1));
+  EXPECT_EQ(
+      all.activation_bytes,
+      none.activation_bytes +
+          256 * (Activations::bytes_per_row(config, config.num_layers - 1) + 8 * config.num_heads));
   options.generated_bytes = 1000;
   EXPECT_EQ(estimate_memory(model, options, load).generated_bytes, 1000);
   options.recompute = Recompute::kCheap;

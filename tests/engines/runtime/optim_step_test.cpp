@@ -281,6 +281,83 @@ TEST_F(OptimStepTest, BadStepsAreRefusedAndKeepTheGradients) {
   expect_equal(*job, *plain);
 }
 
+// The gradients of the two uses of a tied table are added once, when the step begins.
+TEST_F(OptimStepTest, ARefusedStepDoesNotChangeTheOrderOfSums) {
+  ModelFiles tied;
+  tied.config = small_config({.tied = true});
+  tied.tensors = random_weights(tied.config, 3);
+  const auto trained = [&](bool refused) {
+    const auto runtime =
+        open_runtime(tied, small_options(tied.config, Backend::kCpu, 512, Training::kYes)).value();
+    TrainingJob& job = *runtime->policy_job();
+    WeightedLoss loss;
+    for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+      EXPECT_TRUE(begin(job, batch(seed), &loss).ok());
+      EXPECT_TRUE(run_to_end(job).ok());
+      OptimStep bad;
+      bad.beta1 = 1.0;
+      EXPECT_TRUE(!refused || !job.optim_step(bad).ok());
+    }
+    EXPECT_TRUE(update(job).ok());
+    return job.optimizer_state().value();
+  };
+  EXPECT_TRUE(same_tensors(trained(true), trained(false)));
+}
+
+TEST_F(OptimStepTest, TheStateOfAHalfDoneStepIsNotReturned) {
+  const auto runtime = open();
+  const auto job = open_job(*runtime, optimizer());
+  WeightedLoss loss;
+  ASSERT_TRUE(begin(*job, batch(1), &loss).ok());
+  ASSERT_TRUE(run_to_end(*job).ok());
+  ASSERT_TRUE(job->optim_step().ok());
+  StepBudget one;
+  one.units = 1;
+  int refused = 0;
+  while (job->has_work()) {
+    ASSERT_TRUE(job->advance(one).ok());
+    const auto state = job->optimizer_state();
+    refused += state.ok() ? 0 : 1;
+    EXPECT_TRUE(state.ok() || state.status().code() == Errc::kUnavailable);
+  }
+  EXPECT_GT(refused, 0);
+  EXPECT_TRUE(job->optimizer_state().ok());
+}
+
+// A job that has to wait for another one says so, and takes nothing from generation meanwhile.
+TEST_F(OptimStepTest, AJobThatMustWaitForAnotherPreemptsNothing) {
+  RuntimeOptions options = small_options(model_.config, Backend::kCpu, 96, Training::kNo);
+  options.trains_adapters = true;
+  const auto runtime = open_runtime(model_, options).value();
+  const auto first = open_job(*runtime, optimizer());
+  const auto second = open_job(*runtime, optimizer());
+  const auto long_batch = [&](std::uint64_t seed) {
+    TrainSequence sequence = batch(seed)[0];
+    RandomStream random(seed);
+    sequence.ids = random_ids(model_.config, 50, random);
+    sequence.response_mask.assign(50, 1);
+    return std::vector<TrainSequence>{sequence};
+  };
+  WeightedLoss loss;
+  ASSERT_TRUE(begin(*first, long_batch(1), &loss).ok());
+  StepBudget one;
+  one.units = 1;
+  ASSERT_TRUE(first->advance(one).ok());  // holds 4 of 6 pages
+  ResultKeeper results;
+  ASSERT_TRUE(runtime->rollout().submit(sampling_request(1, model_.config, 10, 12), results).ok());
+  ASSERT_TRUE(runtime->rollout().step({64}).ok());
+  ASSERT_TRUE(begin(*second, long_batch(2), &loss).ok());
+  for (int i = 0; i < 3; ++i) {
+    const StepReport report = second->advance({}).value();
+    EXPECT_TRUE(report.waits_for_pages);
+    EXPECT_TRUE(report.more);
+  }
+  EXPECT_EQ(run_to_end(*second).code(), Errc::kUnavailable);
+  EXPECT_EQ(runtime->rollout().step({64}).value().preemptions, 0);
+  ASSERT_TRUE(run_to_end(*first).ok());
+  EXPECT_TRUE(run_to_end(*second).ok());
+}
+
 TEST_F(OptimStepTest, JobsThatCannotBeOpenedAreRefused) {
   const auto runtime = open();
   JobOptions options;
