@@ -365,7 +365,7 @@ Status RuntimeJob::run_optimizer_unit() {
 // Starts to lay the changed working weights out again.
 void RuntimeJob::begin_layout() {
   published_ = false;
-  laying_out_.emplace();
+  laying_out_ = LayingOut();
   if (trains_adapter()) {
     working_.adapter.reset();  // holding both layouts would double peak memory
   } else {
