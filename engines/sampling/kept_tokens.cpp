@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "base/check.hpp"
+#include "engines/sampling/choose_by_weight.hpp"
 
 namespace tidemill::engines {
 namespace {
@@ -186,28 +187,13 @@ double KeptTokens::sum(std::size_t vocabulary) {
 
 std::int32_t KeptTokens::sample(std::size_t vocabulary, double uniform) {
   double left = uniform * sum(vocabulary);
-  Block chosen;
-  for (const Block& block : blocks_) {
-    if (block.sum > 0.0) {
-      chosen = block;
-      if (left < block.sum) {
-        break;
-      }
-    }
-    left -= block.sum;
-  }
-  std::int32_t token = -1;
-  for (std::size_t i = chosen.first; i < chosen.end; ++i) {
-    const Candidate& one = tokens_[i];
-    if (one.weight > 0.0F) {
-      token = one.token;
-      if (left < static_cast<double>(one.weight)) {
-        break;
-      }
-      left -= static_cast<double>(one.weight);
-    }
-  }
-  return token;
+  const std::size_t chosen = choose_by_weight(
+      blocks_.size(), [&](std::size_t b) { return blocks_[b].sum; }, left);
+  const Block& block = blocks_[chosen];
+  const std::size_t offset = choose_by_weight(
+      block.end - block.first,
+      [&](std::size_t i) { return static_cast<double>(tokens_[block.first + i].weight); }, left);
+  return tokens_[block.first + offset].token;
 }
 
 }  // namespace tidemill::engines

@@ -6,6 +6,8 @@
 #include <bit>
 #include <limits>
 
+#include "engines/sampling/choose_by_weight.hpp"
+
 namespace tidemill::engines {
 namespace {
 
@@ -109,31 +111,13 @@ std::int32_t sample_by_weight(std::span<const float> weights, std::span<const do
     total += sum_of_block;
   }
   double left = uniform * total;
-  // Because of rounding, `left` may reach the end of the last block with a weight above 0. That
-  // block is then chosen.
-  std::size_t chosen = 0;
-  for (std::size_t b = 0; b < block_sums.size(); ++b) {
-    if (block_sums[b] > 0.0) {
-      chosen = b;
-      if (left < block_sums[b]) {
-        break;
-      }
-    }
-    left -= block_sums[b];
-  }
-  const std::size_t begin = chosen * kWeightBlock;
+  const std::size_t begin =
+      kWeightBlock * choose_by_weight(
+                         block_sums.size(), [&](std::size_t b) { return block_sums[b]; }, left);
   const std::size_t end = std::min(begin + kWeightBlock, weights.size());
-  std::size_t token = begin;
-  for (std::size_t i = begin; i < end; ++i) {
-    if (weights[i] > 0.0F) {
-      token = i;
-      if (left < static_cast<double>(weights[i])) {
-        break;
-      }
-      left -= static_cast<double>(weights[i]);
-    }
-  }
-  return static_cast<std::int32_t>(token);
+  const std::size_t offset = choose_by_weight(
+      end - begin, [&](std::size_t i) { return static_cast<double>(weights[begin + i]); }, left);
+  return static_cast<std::int32_t>(begin + offset);
 }
 
 }  // namespace tidemill::engines

@@ -95,5 +95,11 @@ TEST(SampleByWeight, ANumberBetweenTwoTokensChoosesTheSecond) {
   EXPECT_EQ(sample_by_weight(weights, sums, std::nextafter(1.0, 0.0)), 4);
 }
 
+// Rounding may carry the product of the number and the sum up to the sum itself.
+TEST(SampleByWeight, ANumberAtTheEndChoosesTheLastTokenWithMass) {
+  const std::vector<float> weights = {1.0F, 0.0F, 2.0F, 0.0F};
+  EXPECT_EQ(sample_by_weight(weights, std::vector<double>{3.0}, 1.0), 2);
+}
+
 }  // namespace
 }  // namespace tidemill::engines
