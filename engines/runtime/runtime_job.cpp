@@ -386,7 +386,8 @@ Status RuntimeJob::lay_out_next() {
       return {};
     }
     working_.base = layout.base->take();
-  } else if (const auto& entries = parameters_.weights().entries(); layout.next < entries.size()) {
+  } else if (const auto& entries = parameters_.weights().entries();
+             !layout.adapter.has_value() && layout.next < entries.size()) {
     const ParameterSet::Entry& entry = entries[layout.next];
     TIDEMILL_ASSIGN_OR_RETURN(
         layout.tensors[entry.name],
@@ -395,9 +396,11 @@ Status RuntimeJob::lay_out_next() {
     return {};
   } else {
     if (!layout.adapter.has_value()) {
-      TIDEMILL_ASSIGN_OR_RETURN(layout.adapter, weight_cache_.start_adapter_layout(
-                                                    std::move(layout.tensors), *working_.base,
-                                                    WeightUse::kForwardAndBackward));
+      layout.next = 0;  // a layout that fails to start reads the tensors again
+      TIDEMILL_ASSIGN_OR_RETURN(
+          layout.adapter,
+          weight_cache_.start_adapter_layout(std::exchange(layout.tensors, {}), *working_.base,
+                                             WeightUse::kForwardAndBackward));
     }
     TIDEMILL_RETURN_IF_ERROR(layout.adapter->run());
     if (!layout.adapter->done()) {
