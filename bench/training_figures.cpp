@@ -32,24 +32,23 @@ Result<double> unit_limit(BenchModel& /*bench*/, const engines::MachinePeaks& /*
   return 5.0;
 }
 
-FigureSpec unit(const char* name, DType compute, std::int64_t window_tokens) {
-  BenchModelOptions model{compute, Training::kAdapter, 1, true, "197m"};
-  model.window_tokens = window_tokens;
-  return {name, model, "ms", "5 ms", train_unit, unit_limit};
-}
-
-// The cost of dividing a step into units: the rate of a step in windows.
-FigureSpec step_in_windows(const char* name, DType compute, std::int64_t window_tokens) {
-  BenchModelOptions model{compute, Training::kAdapter, 1, true, "197m"};
-  model.window_tokens = window_tokens;
-  return {name, model, kTokensPerSecond, kMatmulPeak, train, train_limit};
-}
-
 FigureSpec step(const char* name, DType compute, Training training, std::int64_t batch,
                 const char* preset = "197m") {
   return {
       name,       {compute, training, batch, true, preset}, kTokensPerSecond, kMatmulPeak, train,
       train_limit};
+}
+
+// The cost of dividing a step into units: the rate of a step in windows.
+FigureSpec step_in_windows(const char* name, DType compute, std::int64_t window_tokens) {
+  FigureSpec spec = step(name, compute, Training::kAdapter, 1);
+  spec.model.window_tokens = window_tokens;
+  return spec;
+}
+
+FigureSpec unit(const char* name, DType compute, std::int64_t window_tokens) {
+  const BenchModelOptions model = step_in_windows(name, compute, window_tokens).model;
+  return {name, model, "ms", "5 ms", train_unit, unit_limit};
 }
 
 }  // namespace

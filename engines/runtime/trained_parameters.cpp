@@ -182,27 +182,43 @@ std::vector<TrainedParameters::Range> TrainedParameters::ranges_of(const OptimSt
   return ranges;
 }
 
+// Returns the ranges, joined wherever they touch.
+std::vector<TrainedParameters::Range> TrainedParameters::join(const std::vector<Range>& ranges) {
+  std::vector<Range> joined;
+  for (const Range& range : ranges) {
+    if (!joined.empty() && joined.back().first + joined.back().count == range.first) {
+      joined.back().count += range.count;
+    } else {
+      joined.push_back({false, range.first, range.count});
+    }
+  }
+  return joined;
+}
+
 void TrainedParameters::begin_step(ParameterSet& gradient, const OptimStep& step) {
   Step current;
   current.gradient = &gradient;
   current.options = step;
   current.optimizer = optimizer_of(step);
   current.ranges = ranges_of(step);
+  // The blocks of the norm cross the borders of weight decay.
+  current.norm_ranges = join(current.ranges);
   current_ = std::move(current);
   if (step.proximal == 0.0 && !step.inspect) {
     next_stage(*current_, Stage::kNorm);
   }
 }
 
-void TrainedParameters::next_stage(Step& step, Stage stage) const {
+void TrainedParameters::next_stage(Step& step, Stage stage) {
   step.stage = stage;
   step.range = 0;
   step.offset = 0;
 }
 
-// Returns the next part of the ranges, and goes on to the part after it.
-TrainedParameters::Range TrainedParameters::next_part(Step& step) const {
-  const Range& range = step.ranges[step.range];
+// Returns the next part of `ranges`, and goes on to the part after it.
+TrainedParameters::Range TrainedParameters::next_part(const std::vector<Range>& ranges,
+                                                      Step& step) {
+  const Range& range = ranges[step.range];
   const Range part{range.decays, range.first + step.offset,
                    std::min(kUnitElements, range.count - step.offset)};
   step.offset += part.count;
@@ -258,26 +274,14 @@ Status TrainedParameters::prepare_gradient(Step& step) {
 }
 
 Status TrainedParameters::add_squares(Step& step) {
-  if (step.range < step.ranges.size()) {
-    // The blocks of the norm cross the borders of weight decay.
-    Range part = next_part(step);
-    while (step.range < step.ranges.size() && part.count < kUnitElements &&
-           step.ranges[step.range].first == part.first + part.count) {
-      Range& more = step.ranges[step.range];
-      const std::int64_t taken = std::min(kUnitElements - part.count, more.count - step.offset);
-      part.count += taken;
-      step.offset += taken;
-      if (step.offset == more.count) {
-        ++step.range;
-        step.offset = 0;
-      }
-    }
+  if (step.range < step.norm_ranges.size()) {
+    const Range part = next_part(step.norm_ranges, step);
     TIDEMILL_ASSIGN_OR_RETURN(
         step.squares,
         ops_.squared_norm(std::as_const(*step.gradient).values().slice(part.first, part.count),
                           step.squares));
   }
-  return step.range < step.ranges.size() ? Status{} : begin_apply(step);
+  return step.range < step.norm_ranges.size() ? Status{} : begin_apply(step);
 }
 
 Status TrainedParameters::begin_apply(Step& step) {
@@ -302,7 +306,7 @@ Status TrainedParameters::begin_apply(Step& step) {
 }
 
 void TrainedParameters::apply_part(Step& step) {
-  const Range part = next_part(step);
+  const Range part = next_part(step.ranges, step);
   step.adamw.weight_decay = part.decays ? step.optimizer.weight_decay : 0.0;
   ops_.adamw(adamw_factors<float>(step.optimizer.adamw, step.adamw),
              {weights_.values().slice(part.first, part.count),

@@ -84,7 +84,8 @@ private:
     ParameterSet* gradient = nullptr;
     OptimStep options;
     OptimizerOptions optimizer;
-    std::vector<Range> ranges;
+    std::vector<Range> ranges;       // that the step changes, in runs that agree on weight decay
+    std::vector<Range> norm_ranges;  // the same elements, whatever their decay
     AdamWStep adamw;
     Stage stage = Stage::kGradient;
     std::size_t range = 0;    // the next range or, in `kGradient`, the next entry
@@ -94,8 +95,9 @@ private:
 
   [[nodiscard]] OptimizerOptions optimizer_of(const OptimStep& step) const;
   [[nodiscard]] std::vector<Range> ranges_of(const OptimStep& step) const;
-  [[nodiscard]] Range next_part(Step& step) const;
-  void next_stage(Step& step, Stage stage) const;
+  [[nodiscard]] static std::vector<Range> join(const std::vector<Range>& ranges);
+  [[nodiscard]] static Range next_part(const std::vector<Range>& ranges, Step& step);
+  static void next_stage(Step& step, Stage stage);
   [[nodiscard]] Status prepare_gradient(Step& step);
   [[nodiscard]] Status add_squares(Step& step);
   [[nodiscard]] Status begin_apply(Step& step);

@@ -64,7 +64,6 @@ Status TrainingPass::run_unit(LossSums& sums) {
   }
   if (stage_ == Stage::kLoss) {  // there is no gradient to propagate
     stage_ = Stage::kDone;
-    return context_.ops->synchronize();
   }
   return {};
 }

@@ -61,10 +61,6 @@ public:
   [[nodiscard]] Result<LaidOutWeights> lay_out(const Snapshot& snapshot, WeightUse use,
                                                SnapshotTrust trust = SnapshotTrust::kVerify);
 
-  /// Lays out tensors that have no digest yet.
-  /// Errors: those of `ModelWeights::create`.
-  [[nodiscard]] Result<std::shared_ptr<const ModelWeights>> lay_out_base(const TensorMap& tensors,
-                                                                         WeightUse use);
   /// Starts to lay out the working weights of a job after an optimizer step, rounded to
   /// `published`. They must not change before the layout is done. Reuses the memory of `old` if the
   /// caller passes the only reference to it.
@@ -96,6 +92,9 @@ private:
   };
   template <class T>
   using Entries = std::map<std::string, Entry<T>>;
+
+  [[nodiscard]] Result<std::shared_ptr<const ModelWeights>> lay_out_base(const TensorMap& tensors,
+                                                                         WeightUse use);
 
   ModelConfig config_;
   AdapterSpec spec_;

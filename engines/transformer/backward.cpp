@@ -155,14 +155,17 @@ private:
     PassRange all;
   };
 
-  static GroupRanges add_group(const BackwardGroup& group, PassContents& contents) {
+  GroupRanges add_group(const BackwardGroup& group, PassContents& contents) const {
     std::vector<AttentionSegment> all;
     std::vector<AttentionSegment> continuing;
     std::vector<AttentionSegment> prefixes;
     std::vector<std::int32_t> own_rows;
+    const bool recomputes_attention = activations_.recompute() == Recompute::kLayer;
     const bool gathers = group.segments.size() > 1 && group.num_kv_rows > group.num_rows;
     for (const GroupSegment& segment : group.segments) {
-      all.push_back(segment.attention);
+      if (recomputes_attention) {
+        all.push_back(segment.attention);
+      }
       (segment.role.own_prefix < 0 ? continuing : prefixes).push_back(segment.attention);
       for (std::int64_t i = 0; gathers && i < segment.attention.num_tokens; ++i) {
         own_rows.push_back(static_cast<std::int32_t>(segment.attention.first_kv_row +
@@ -516,12 +519,6 @@ private:
 };
 
 }  // namespace
-
-void Transformer::backward(const ModelWeights& weights, const Batch& batch, const KvCache& cache,
-                           Activations& activations, ConstMatrix dhidden, Gradients& gradients,
-                           const BackwardOptions& options) {
-  run_all(*start_backward(weights, batch, cache, activations, dhidden, gradients, options));
-}
 
 std::unique_ptr<Units> Transformer::start_backward(const ModelWeights& weights, const Batch& batch,
                                                    const KvCache& cache, Activations& activations,

@@ -83,10 +83,6 @@ std::int64_t num_kept_rows(const Batch& batch, const BatchPlan& plan,
   return batch.num_rows();
 }
 
-}  // namespace
-
-namespace {
-
 // A batch divided into windows, and the forward pass of each.
 class Windows {
 public:
@@ -159,12 +155,12 @@ private:
 class ForwardUnits final : public Units {
 public:
   ForwardUnits(Transformer::State& state, const ModelWeights& weights, const Batch& batch,
-               BatchPlan plan, KvCache& cache, const ForwardOptions& options)
+               BatchPlan plan, std::int64_t num_kept, KvCache& cache, const ForwardOptions& options)
       : s_(state),
         weights_(weights),
         observer_(options.observer),
-        windows_(state, weights, batch, plan, cache, window_rows(batch, options),
-                 options.activations, num_kept_rows(batch, plan, options), options.key_observer) {}
+        windows_(state, weights, batch, std::move(plan), cache, window_rows(batch, options),
+                 options.activations, num_kept, options.key_observer) {}
 
   [[nodiscard]] bool done() const override { return layer_ > s_.config.num_layers; }
 
@@ -283,23 +279,27 @@ void run_trimmed(Transformer::State& state, const ModelWeights& weights, const B
 
 ConstMatrix Transformer::forward(const ModelWeights& weights, const Batch& batch, KvCache& cache,
                                  const ForwardOptions& options) {
-  const BatchPlan plan = plan_batch(batch, cache);
-  if (num_kept_rows(batch, plan, options) == 0 && !options.observer) {
+  state_->head.holds_all_logits = false;
+  BatchPlan plan = plan_batch(batch, cache);
+  const std::int64_t num_kept = num_kept_rows(batch, plan, options);
+  if (num_kept == 0 && !options.observer) {
     const HiddenPlan requested = plan_hidden_rows(batch, plan);
     if (std::ssize(requested.rows) < batch.num_rows()) {
-      state_->head.holds_all_logits = false;
       run_trimmed(*state_, weights, batch, plan, requested, cache);
       return hidden();
     }
   }
-  run_all(*start_forward(weights, batch, cache, options));
+  ForwardUnits units(*state_, weights, batch, std::move(plan), num_kept, cache, options);
+  run_all(units);
   return hidden();
 }
 
 std::unique_ptr<Units> Transformer::start_forward(const ModelWeights& weights, const Batch& batch,
                                                   KvCache& cache, const ForwardOptions& options) {
   state_->head.holds_all_logits = false;
-  return std::make_unique<ForwardUnits>(*state_, weights, batch, plan_batch(batch, cache), cache,
+  BatchPlan plan = plan_batch(batch, cache);
+  const std::int64_t num_kept = num_kept_rows(batch, plan, options);
+  return std::make_unique<ForwardUnits>(*state_, weights, batch, std::move(plan), num_kept, cache,
                                         options);
 }
 

@@ -283,21 +283,4 @@ std::unique_ptr<Units> Transformer::start_token_logprobs_backward(const HeadInpu
   return std::make_unique<LogprobBackwardUnits>(*state_, input, upstream, dhidden, gradients);
 }
 
-void Transformer::token_logprobs(const ModelWeights& weights, const Adapter* adapter,
-                                 ConstMatrix hidden, std::span<const std::int32_t> targets,
-                                 const HeadOptions& options, std::span<float> logprobs,
-                                 std::span<float> entropies) {
-  run_all(
-      *start_token_logprobs({&weights, adapter, hidden, targets, options}, logprobs, entropies));
-}
-
-void Transformer::token_logprobs_backward(const ModelWeights& weights, const Adapter* adapter,
-                                          ConstMatrix hidden, std::span<const std::int32_t> targets,
-                                          const HeadOptions& options,
-                                          const TokenGradients& upstream, Matrix dhidden,
-                                          Gradients& gradients) {
-  run_all(*start_token_logprobs_backward({&weights, adapter, hidden, targets, options}, upstream,
-                                         dhidden, gradients));
-}
-
 }  // namespace tidemill::engines

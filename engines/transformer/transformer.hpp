@@ -79,8 +79,8 @@ inline constexpr std::int64_t kHeadGradientRows = 512;
 struct TokenGradients {
   std::span<const float> dlogprobs;
   std::span<const float> dentropies;  // empty: zero
-  /// Says that the last call on the `Transformer` was `token_logprobs` with the same arguments. If
-  /// the logits fitted in one chunk, they are then reused.
+  /// Says that the last work on the `Transformer` was that of `start_token_logprobs` with the same
+  /// input. If the logits fitted in one chunk, they are then reused.
   bool follows_token_logprobs = false;
 };
 
@@ -116,13 +116,13 @@ struct WorkspaceRowBytes {
 /// Runs one model architecture on one device. Weights are passed to each call, so one object with
 /// one workspace is enough for rollout, scoring and training.
 ///
-/// `start_x` returns the work of `x`, divided into units. Its arguments are borrowed until the last
-/// unit has run, and until then no other function of the object may be called, except to abandon
-/// the work. The returned object must live until the next `Ops::read` or `Ops::synchronize` after
-/// its last unit, because operations read its lists.
-/// Calls may return before their operations have run. Until the next `Ops::read` or
-/// `Ops::synchronize`, weights, adapters and activations must stay unchanged.
-/// Memory: a workspace that grows with the rows of the largest batch, group and sequence
+/// Functions named `start_` return their work, divided into units. Their arguments are borrowed
+/// until the last unit has run, and until then no other function of the object may be called,
+/// except to abandon the work. The returned object must live until the next `Ops::read` or
+/// `Ops::synchronize` after its last unit, because operations read its lists. Calls may return
+/// before their operations have run. Until the next `Ops::read` or `Ops::synchronize`, weights,
+/// adapters and activations must stay unchanged. Memory: a workspace that grows with the rows of
+/// the largest batch, group and sequence
 /// (`workspace_bytes_per_row`), and rotation tables that grow with the largest position.
 /// Threads: one call at a time, on the thread that may use `ops`.
 class Transformer {
@@ -169,26 +169,16 @@ public:
   /// Computes logprobs[t], the log-probability of targets[t] given hidden[t] (the state of the
   /// token before it), and entropies[t], the entropy of that distribution in nats. Empty
   /// `entropies` are skipped. Both are 0 if the target is -1; rows without a target cost nothing.
-  /// All rows use `adapter`, or none if it is null.
-  void token_logprobs(const ModelWeights& weights, const Adapter* adapter, ConstMatrix hidden,
-                      std::span<const std::int32_t> targets, const HeadOptions& options,
-                      std::span<float> logprobs, std::span<float> entropies);
-
   /// One unit is a chunk of `HeadOptions::chunk_rows` rows. The results are set by the last unit.
   [[nodiscard]] std::unique_ptr<Units> start_token_logprobs(const HeadInput& input,
                                                             std::span<float> logprobs,
                                                             std::span<float> entropies);
 
-  /// Propagates the gradient of a loss on the results of `token_logprobs` to the hidden states.
-  /// Overwrites dhidden (N, D), and adds the gradient of the head to `gradients` if the head is
-  /// trained. Recomputes the logits chunk by chunk unless it can reuse them. Spans are as long as
-  /// `targets`. Requires weights prepared for backward.
-  void token_logprobs_backward(const ModelWeights& weights, const Adapter* adapter,
-                               ConstMatrix hidden, std::span<const std::int32_t> targets,
-                               const HeadOptions& options, const TokenGradients& upstream,
-                               Matrix dhidden, Gradients& gradients);
-
-  /// One unit is a chunk of rows. `upstream` is borrowed only until the function returns.
+  /// Propagates the gradient of a loss on the results of `start_token_logprobs` to the hidden
+  /// states. Overwrites dhidden (N, D), and adds the gradient of the head to `gradients` if the
+  /// head is trained. Recomputes the logits chunk by chunk unless it can reuse them. Spans are as
+  /// long as the targets. Requires weights prepared for backward. One unit is a chunk of rows.
+  /// `upstream` is borrowed only until the function returns.
   [[nodiscard]] std::unique_ptr<Units> start_token_logprobs_backward(const HeadInput& input,
                                                                      const TokenGradients& upstream,
                                                                      Matrix dhidden,
@@ -199,9 +189,6 @@ public:
   /// `activations` must be those of the forward pass. Consumes `activations`, but not `dhidden`.
   /// Requires weights (and the trained adapter) prepared for backward. If `gradients` belong to an
   /// adapter, the training segments must use that adapter.
-  void backward(const ModelWeights& weights, const Batch& batch, const KvCache& cache,
-                Activations& activations, ConstMatrix dhidden, Gradients& gradients,
-                const BackwardOptions& options = {});
   /// One unit is a half of a layer over one window of rows, or computes again what the pass over
   /// that window needs.
   [[nodiscard]] std::unique_ptr<Units> start_backward(const ModelWeights& weights,
@@ -215,7 +202,7 @@ public:
   /// Returns the workspace per row without that of the head, for memory estimates.
   [[nodiscard]] static WorkspaceRowBytes workspace_bytes_per_row(const ModelConfig& config,
                                                                  WeightUse use) noexcept;
-  /// Returns the additional workspace of `token_logprobs` and `token_logprobs_backward` with
+  /// Returns the additional workspace of the log-probabilities and their backward pass with
   /// `chunk_rows` rows at a time after a batch of `rows` rows of which `group` go through a layer
   /// together. It is 0 if the chunks fit in the buffers of that batch's layers. Units: bytes.
   [[nodiscard]] static std::int64_t head_bytes(const ModelConfig& config, std::int64_t rows,

@@ -43,8 +43,10 @@ TEST(MemoryTest, ActivationsHaveTheEstimatedSize) {
           const std::int64_t after_forward = activations.size_bytes();
           DeviceMatrix dhidden(harness.ops->memory());
           harness.ops->fill(1.0F, dhidden.reshape(hidden.rows, hidden.cols));
-          harness.model.backward(*harness.weights, batch, *harness.cache, activations,
-                                 dhidden.view(), gradients);
+          const auto units = harness.model.start_backward(
+              *harness.weights, batch, *harness.cache, activations, dhidden.view(), gradients, {});
+          run_all(*units);
+          ASSERT_TRUE(harness.ops->synchronize().ok());
           const std::int64_t stated =
               kTokens * Activations::bytes_per_row(config, 0, keep, adapted ? spec : AdapterSpec());
           EXPECT_EQ(activations.size_bytes(), stated)

@@ -81,8 +81,8 @@ TokenScores ModelHarness::token_logprobs(const Rows& hidden,
                                          const HeadOptions& head) {
   TokenScores scores{std::vector<float>(targets.size()), std::vector<float>(targets.size())};
   const DeviceValues rows(*ops, hidden.size(), hidden.cols, hidden.values);
-  model.token_logprobs(*weights, nullptr, rows.matrix(), targets, head, scores.logprobs,
-                       scores.entropies);
+  run_all(*model.start_token_logprobs({weights.get(), nullptr, rows.matrix(), targets, head},
+                                      scores.logprobs, scores.entropies));
   return scores;
 }
 
@@ -141,13 +141,17 @@ TokenScores ModelHarness::train(const std::vector<TestSequence>& sequences, cons
       all_hidden.slice_rows(inference_rows, all_hidden.rows - inference_rows);
   std::vector<float> logprobs(targets.size());
   std::vector<float> entropies(targets.size());
-  model.token_logprobs(*weights, adapter, hidden, targets, head, logprobs, entropies);
+  const HeadInput input{weights.get(), adapter, hidden, targets, head};
+  run_all(*model.start_token_logprobs(input, logprobs, entropies));
   if (gradients != nullptr) {
     DeviceMatrix dhidden(ops->memory());
     dhidden.reshape(hidden.rows, hidden.cols);
-    model.token_logprobs_backward(*weights, adapter, hidden, targets, head,
-                                  {dlogprobs, dentropies, true}, dhidden.view(), *gradients);
-    model.backward(*weights, batch, *cache, activations, dhidden.view(), *gradients, backward);
+    const auto head_units = model.start_token_logprobs_backward(
+        input, {dlogprobs, dentropies, true}, dhidden.view(), *gradients);
+    run_all(*head_units);
+    const auto layer_units = model.start_backward(*weights, batch, *cache, activations,
+                                                  dhidden.view(), *gradients, backward);
+    run_all(*layer_units);
     TIDEMILL_CHECK(ops->synchronize().ok());  // the caller may free the adapter
   }
   TokenScores scores;

@@ -69,7 +69,7 @@ public:
   [[nodiscard]] Rows logits_of(const std::vector<std::int32_t>& ids,
                                const Adapter* adapter = nullptr);
 
-  /// Returns the results of `Transformer::token_logprobs`.
+  /// Returns the results of `Transformer::start_token_logprobs`.
   [[nodiscard]] TokenScores token_logprobs(const Rows& hidden,
                                            const std::vector<std::int32_t>& targets,
                                            const HeadOptions& head = {});
