@@ -188,7 +188,8 @@ void Sampler::collect_units(std::uint64_t wanted, float temperature) {
   const int bits = unit_bits(adjusted_.size());
   // Few tokens of most distributions have more than the first bound. Each bound is a sixteenth of
   // the one before, until it is less than half a unit.
-  for (float least = 0x1p-6F; least > 0x1p-60F; least *= 0x1p-4F) {
+  for (int exponent = -6; exponent > -60; exponent -= 4) {
+    const float least = std::ldexp(1.0F, exponent);
     collect(least_weight_above(least), temperature);
     if (kept_.units(bits, least) >= wanted) {
       return;

@@ -170,6 +170,7 @@ std::shared_ptr<ModelWeights> ModelWeights::reuse(std::shared_ptr<const ModelWei
   if (old.use_count() == 1) {
     // Casting const away is valid: this class created the object as non-const.
     *weights = std::move(*std::const_pointer_cast<ModelWeights>(old));
+    old.reset();  // nothing but an empty shell
   }
   weights->kept_.clear();
   return weights;
