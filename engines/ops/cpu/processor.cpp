@@ -37,19 +37,22 @@ struct Level {
   const KernelTable* (*kernels)();
 };
 
-// Best first.
+// Those that this build contains, best first.
 std::vector<Level> levels() {
-  const ProcessorFeatures has = processor_features();
-#if defined(TIDEMILL_X86_KERNELS)
-  return {{IsaLevel::kAvx512Bf16, "AVX-512 BF16", has.avx512_bf16,
-           [] { return &isa_avx512_bf16::kernels(); }},
-          {IsaLevel::kAvx512, "AVX-512", has.avx512, [] { return &isa_avx512::kernels(); }},
-          {IsaLevel::kAvx2, "AVX2 with FMA", has.avx2_fma, [] { return &isa_avx2::kernels(); }},
-          {IsaLevel::kBaseline, "nothing", true, [] { return &isa_baseline::kernels(); }}};
-#else
-  (void)has;
-  return {{IsaLevel::kBaseline, "nothing", true, [] { return &isa_baseline::kernels(); }}};
+  [[maybe_unused]] const ProcessorFeatures has = processor_features();
+  std::vector<Level> levels;
+#if defined(TIDEMILL_AVX512_KERNELS)
+  levels.push_back({IsaLevel::kAvx512Bf16, "AVX-512 BF16", has.avx512_bf16,
+                    [] { return &isa_avx512_bf16::kernels(); }});
+  levels.push_back(
+      {IsaLevel::kAvx512, "AVX-512", has.avx512, [] { return &isa_avx512::kernels(); }});
 #endif
+#if defined(TIDEMILL_X86_KERNELS)
+  levels.push_back(
+      {IsaLevel::kAvx2, "AVX2 with FMA", has.avx2_fma, [] { return &isa_avx2::kernels(); }});
+#endif
+  levels.push_back({IsaLevel::kBaseline, "nothing", true, [] { return &isa_baseline::kernels(); }});
+  return levels;
 }
 
 // Replaces `kAuto` with the level that the environment names, if it names one.
