@@ -61,8 +61,12 @@ std::vector<FigureSpec> training_figures() {
       step("lora_step_bf16_b4", DType::kBF16, Training::kAdapter, 4),
       step_in_windows("lora_step_f32_w64", DType::kF32, 64),
       step_in_windows("lora_step_bf16_w64", DType::kBF16, 64),
+      step_in_windows("lora_step_f32_w16", DType::kF32, 16),
+      step_in_windows("lora_step_bf16_w16", DType::kBF16, 16),
       unit("lora_unit_f32_w64", DType::kF32, 64),
       unit("lora_unit_bf16_w64", DType::kBF16, 64),
+      unit("lora_unit_f32_w16", DType::kF32, 16),
+      unit("lora_unit_bf16_w16", DType::kBF16, 16),
       step("full_step_f32", DType::kF32, Training::kAll, 1, "15m"),
   };
 }
