@@ -119,10 +119,10 @@ struct WorkspaceRowBytes {
 /// Functions named `start_` return their work, divided into units. Their arguments are borrowed
 /// until the last unit has run, and until then no other function of the object may be called,
 /// except to abandon the work. The returned object must live until the next `Ops::read` or
-/// `Ops::synchronize` after its last unit, because operations read its lists. Calls may return
-/// before their operations have run. Until the next `Ops::read` or `Ops::synchronize`, weights,
-/// adapters and activations must stay unchanged. Memory: a workspace that grows with the rows of
-/// the largest batch, group and sequence
+/// `Ops::synchronize` after its last unit, because operations read its lists.
+/// Calls may return before their operations have run. Until the next `Ops::read` or
+/// `Ops::synchronize`, weights, adapters and activations must stay unchanged.
+/// Memory: a workspace that grows with the rows of the largest batch, group and sequence
 /// (`workspace_bytes_per_row`), and rotation tables that grow with the largest position.
 /// Threads: one call at a time, on the thread that may use `ops`.
 class Transformer {
