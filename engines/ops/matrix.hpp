@@ -77,6 +77,9 @@ struct ConstMatrix {
   [[nodiscard]] ConstMatrix slice_rows(std::int64_t first, std::int64_t count) const noexcept {
     return {data.offset(first * stride * element_bytes(dtype)), count, cols, stride, dtype};
   }
+  [[nodiscard]] ConstMatrix slice_cols(std::int64_t first, std::int64_t count) const noexcept {
+    return {data.offset(first * element_bytes(dtype)), rows, count, stride, dtype};
+  }
   /// Returns row `index`. Requires kF32.
   [[nodiscard]] ConstVector row(std::int64_t index) const noexcept {
     return {slice_rows(index, 1).data, cols};
@@ -94,6 +97,9 @@ struct Matrix {
   [[nodiscard]] bool is_null() const noexcept { return data.is_null(); }
   [[nodiscard]] Matrix slice_rows(std::int64_t first, std::int64_t count) const noexcept {
     return {data.offset(first * stride * element_bytes(dtype)), count, cols, stride, dtype};
+  }
+  [[nodiscard]] Matrix slice_cols(std::int64_t first, std::int64_t count) const noexcept {
+    return {data.offset(first * element_bytes(dtype)), rows, count, stride, dtype};
   }
   [[nodiscard]] Vector row(std::int64_t index) const noexcept {
     return {slice_rows(index, 1).data, cols};

@@ -12,6 +12,9 @@
 
 namespace tidemill::engines {
 
+/// Products may be cut at multiples of this many features.
+inline constexpr std::int64_t kFeatureStep = 64;
+
 /// Says whether an operation overwrites its destination or adds to it.
 enum class Store : std::uint8_t { kOverwrite, kAdd };
 

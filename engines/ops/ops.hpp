@@ -99,11 +99,13 @@ private:
   std::int64_t size_ = 0;
 };
 
-/// One of several linear layers with the same input.
+/// One of several linear layers with the same input, or a part of one: the P output features from
+/// `first_output` on, which is a multiple of `kFeatureStep`.
 struct LinearTerm {
   const PreparedWeight* weight = nullptr;  // (O, I)
-  ConstVector bias;                        // (O), or empty
-  Matrix y;                                // (T, O)
+  ConstVector bias;                        // (P), or empty
+  Matrix y;                                // (T, P)
+  std::int64_t first_output = 0;
 };
 
 /// Describes a low-rank product on consecutive rows of a batch: scale * (B (A x) + c). A and B are
@@ -270,12 +272,18 @@ public:
                       Matrix y) = 0;
 
   /// Computes y = or += x (T, I) W^T + bias for each of `terms`, with the bits of separate calls of
-  /// `linear`. Rounds x once for all weights of the same type. The results do not overlap.
+  /// `linear` for whole layers. Rounds x once for all weights of the same type. The results do not
+  /// overlap.
   virtual void linear_group(ConstMatrix x, std::span<const LinearTerm> terms, Store store) = 0;
 
   /// Computes dx (T, I) = or += dy (T, O) W. Requires a weight prepared for backward.
-  virtual void linear_backward_input(ConstMatrix dy, const PreparedWeight& weight, Store store,
-                                     Matrix dx) = 0;
+  void linear_backward_input(ConstMatrix dy, const PreparedWeight& weight, Store store, Matrix dx) {
+    linear_backward_input(dy, weight, 0, store, dx);
+  }
+  /// The same for the input features from `first_input` on, with the same bits. `dx` has as many
+  /// columns as are to be computed. `first_input` is a multiple of `kFeatureStep`.
+  virtual void linear_backward_input(ConstMatrix dy, const PreparedWeight& weight,
+                                     std::int64_t first_input, Store store, Matrix dx) = 0;
 
   /// Computes dw (O, I) += dy^T (O, T) x (T, I), row by row (R2).
   virtual void linear_backward_weight(ConstMatrix dy, ConstMatrix x, Matrix dw) = 0;

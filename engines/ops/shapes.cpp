@@ -32,6 +32,14 @@ void check_size_or_empty(std::span<T> values, std::int64_t size) {
       << values.size() << ", expected 0 or " << size;
 }
 
+// Checks that [first, first + count) may be a part of `all` features.
+void check_features(std::int64_t first, std::int64_t count, std::int64_t all) {
+  const std::int64_t end = first + count;
+  TIDEMILL_CHECK(first >= 0 && first % kFeatureStep == 0 && count > 0 && end <= all &&
+                 (end == all || end % kFeatureStep == 0))
+      << "features " << first << " + " << count << " of " << all;
+}
+
 }  // namespace
 
 void check_weight(const WeightView& weight) {
@@ -42,11 +50,18 @@ void check_weight(const WeightView& weight) {
       << dtype_name(weight.dtype) << " x " << weight.in_features;
 }
 
-void check_linear(host::ConstMatrix x, std::int64_t in_features, std::int64_t out_features,
-                  std::span<const float> bias, host::ConstMatrix y) {
-  check_shape(x, y.rows, in_features);
-  check_shape(y, y.rows, out_features);
-  check_size_or_empty(bias, out_features);
+void check_linear(host::ConstMatrix x, const PreparedWeight& weight, const host::LinearTerm& term) {
+  check_shape(x, term.y.rows, weight.in_features());
+  check_matrix(term.y);
+  check_features(term.first_output, term.y.cols, weight.out_features());
+  check_size_or_empty(term.bias, term.y.cols);
+}
+
+void check_linear_backward_input(host::ConstMatrix dy, const PreparedWeight& weight,
+                                 std::int64_t first_input, host::ConstMatrix dx) {
+  check_shape(dy, dx.rows, weight.out_features());
+  check_matrix(dx);
+  check_features(first_input, dx.cols, weight.in_features());
 }
 
 void check_linear_backward_weight(host::ConstMatrix dy, host::ConstMatrix x, host::ConstMatrix dw) {

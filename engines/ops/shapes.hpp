@@ -13,8 +13,9 @@ namespace tidemill::engines {
 /// contract of `host::Ops`, it aborts with a message that names the sizes.
 /// Threads: pure functions.
 void check_weight(const WeightView& weight);
-void check_linear(host::ConstMatrix x, std::int64_t in_features, std::int64_t out_features,
-                  std::span<const float> bias, host::ConstMatrix y);
+void check_linear(host::ConstMatrix x, const PreparedWeight& weight, const host::LinearTerm& term);
+void check_linear_backward_input(host::ConstMatrix dy, const PreparedWeight& weight,
+                                 std::int64_t first_input, host::ConstMatrix dx);
 void check_linear_backward_weight(host::ConstMatrix dy, host::ConstMatrix x, host::ConstMatrix dw);
 void check_add_low_rank(host::ConstMatrix x, std::span<const host::LowRankTerm> terms,
                         host::ConstMatrix y);

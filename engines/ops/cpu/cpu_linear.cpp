@@ -139,16 +139,18 @@ ProductJob rows_of(ProductJob job, std::int64_t x_bytes, std::int64_t first, std
 
 }  // namespace
 
-void CpuOps::multiply(const ProductJob& whole, const PanelWeight& weight) {
+void CpuOps::multiply(const ProductJob& whole, const PanelWeight& weight,
+                      std::int64_t first_panel) {
   const Products products = products_of(kernels_, weight.dtype());
   const auto kernel = products.product;
   const PanelShape& shape = weight.shape();
-  const std::int64_t panels = shape.num_panels();
+  const std::byte* const data = weight.data() + first_panel * shape.panel_bytes();
+  const std::int64_t panels = panels_for(whole.cols);
   const std::int64_t width = products.width(whole.rows);
   const std::int64_t groups = (panels + width - 1) / width;
   if (whole.rows >= kRowsPerWorker * team_.size() || groups < std::int64_t{2} * team_.size()) {
     ProductJob all = whole;
-    all.panels = weight.data();
+    all.panels = data;
     all.panel_stride = shape.panel_elements();
     team_.share(whole.rows, whole.depth * whole.cols / kRate,
                 [&](std::int64_t, std::int64_t begin, std::int64_t end) {
@@ -157,25 +159,19 @@ void CpuOps::multiply(const ProductJob& whole, const PanelWeight& weight) {
     return;
   }
   // For the cost estimate, reading a panel counts as much as multiplying six rows by it.
-  team_.share(groups, whole.depth * (whole.rows + 6) * width * kPanel / kRate,
-              [&](std::int64_t, std::int64_t begin, std::int64_t end) {
-                kernel(panels_of(whole, begin * width, std::min(end * width, panels),
-                                 weight.data() + begin * width * shape.panel_bytes(),
-                                 shape.panel_elements()));
-              });
-}
-
-void CpuOps::linear(ConstMatrix x, const PreparedWeight& weight, std::span<const float> bias,
-                    Store store, Matrix y) {
-  const LinearTerm term{&weight, bias, y};
-  linear_group(x, {&term, 1}, store);
+  team_.share(
+      groups, whole.depth * (whole.rows + 6) * width * kPanel / kRate,
+      [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+        kernel(panels_of(whole, begin * width, std::min(end * width, panels),
+                         data + begin * width * shape.panel_bytes(), shape.panel_elements()));
+      });
 }
 
 void CpuOps::linear_group(ConstMatrix x, std::span<const LinearTerm> terms, Store store) {
   std::int64_t max_features = 0;
   for (const LinearTerm& term : terms) {
     const PanelWeight& weight = own(*term.weight);
-    check_linear(x, weight.in_features(), weight.out_features(), term.bias, term.y);
+    check_linear(x, weight, term);
     max_features = std::max(max_features, weight.out_features());
   }
   if (x.rows == 0) {
@@ -193,22 +189,22 @@ void CpuOps::linear_group(ConstMatrix x, std::span<const LinearTerm> terms, Stor
     }
     const ProductJob whole = product_of(rows, x.cols, term.bias, store, term.y);
     if (nf4) {
-      multiply_nf4(whole, weight);
+      multiply_nf4(whole, weight, term.first_output / kPanel);
     } else {
-      multiply(whole, weight);
+      multiply(whole, weight, term.first_output / kPanel);
     }
   }
 }
 
-void CpuOps::linear_backward_input(ConstMatrix dy, const PreparedWeight& weight, Store store,
-                                   Matrix dx) {
+void CpuOps::linear_backward_input(ConstMatrix dy, const PreparedWeight& weight,
+                                   std::int64_t first_input, Store store, Matrix dx) {
   const PanelWeight& w = own(weight);
-  check_linear(dy, w.out_features(), w.in_features(), {}, dx);
+  check_linear_backward_input(dy, w, first_input, dx);
   if (dx.rows == 0) {
     return;
   }
   if (w.dtype() == DType::kNf4) {
-    linear_backward_input_nf4(dy, w, store, dx);
+    linear_backward_input_nf4(dy, w, first_input, store, dx);
     return;
   }
   // Transposing int8 blocks widens them to floats: gradients are not rounded to blocks.
@@ -230,7 +226,7 @@ void CpuOps::linear_backward_input(ConstMatrix dy, const PreparedWeight& weight,
                   const std::int64_t last = std::min(first + width, panels);
                   transpose({.shape = w.shape(),
                              .panels = w.data(),
-                             .first_panel = first,
+                             .first_panel = first_input / kPanel + first,
                              .num_panels = last - first,
                              .out = transposed,
                              .out_stride = transposed_elements});

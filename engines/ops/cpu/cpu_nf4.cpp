@@ -24,8 +24,9 @@ ExpandJob expand_job(const PanelWeight& weight) {
 
 }  // namespace
 
-void CpuOps::multiply_nf4(const ProductJob& whole, const PanelWeight& weight) {
-  const std::int64_t panels = weight.shape().num_panels();
+void CpuOps::multiply_nf4(const ProductJob& whole, const PanelWeight& weight,
+                          std::int64_t first_panel) {
+  const std::int64_t panels = panels_for(whole.cols);
   const std::int64_t elements = whole.depth * kPanel;
   const std::int64_t width = panels_made_at_once(2 * elements);
   const std::int64_t groups = (panels + width - 1) / width;
@@ -38,7 +39,7 @@ void CpuOps::multiply_nf4(const ProductJob& whole, const PanelWeight& weight) {
                 for (std::int64_t group = begin; group < end; ++group) {
                   const std::int64_t first = group * width;
                   const std::int64_t last = std::min(first + width, panels);
-                  expand.first_panel = first;
+                  expand.first_panel = first_panel + first;
                   expand.num_panels = last - first;
                   kernels_.expand_nf4(expand);
                   kernels_.product_bf16(panels_of(whole, first, last, expanded, elements));
@@ -46,8 +47,8 @@ void CpuOps::multiply_nf4(const ProductJob& whole, const PanelWeight& weight) {
               });
 }
 
-void CpuOps::linear_backward_input_nf4(ConstMatrix dy, const PanelWeight& weight, Store store,
-                                       Matrix dx) {
+void CpuOps::linear_backward_input_nf4(ConstMatrix dy, const PanelWeight& weight,
+                                       std::int64_t first_input, Store store, Matrix dx) {
   const ProductJob whole =
       product_of(product_rows(dy, DType::kBF16, dx.cols), dy.cols, {}, store, dx);
   const std::int64_t panels = panels_for(dx.cols);
@@ -66,7 +67,7 @@ void CpuOps::linear_backward_input_nf4(ConstMatrix dy, const PanelWeight& weight
         for (std::int64_t group = begin; group < end; ++group) {
           const std::int64_t first = group * width;
           const std::int64_t last = std::min(first + width, panels);
-          expand.first_row = first * kPanel;
+          expand.first_row = first_input + first * kPanel;
           expand.num_rows = (last - first) * kPanel;
           kernels_.expand_nf4(expand);
           kernels_.transpose_bf16({.shape = {expand.num_rows, weight.shape().cols, DType::kBF16},

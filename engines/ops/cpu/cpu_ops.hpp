@@ -34,14 +34,12 @@ public:
   [[nodiscard]] Result<std::unique_ptr<PreparedWeight>> replace_weight(
       std::unique_ptr<PreparedWeight> old, const WeightView& weight, DType compute,
       WeightUse use) override;
-  void linear(ConstMatrix x, const PreparedWeight& weight, std::span<const float> bias, Store store,
-              Matrix y) override;
   void linear_group(ConstMatrix x, std::span<const LinearTerm> terms, Store store) override;
-  void linear_backward_input(ConstMatrix dy, const PreparedWeight& weight, Store store,
-                             Matrix dx) override;
-  void add_low_rank(ConstMatrix x, std::span<const LowRankTerm> terms, Matrix y) override;
+  void linear_backward_input(ConstMatrix dy, const PreparedWeight& weight, std::int64_t first_input,
+                             Store store, Matrix dx) override;
   void linear_backward_weight(ConstMatrix dy, ConstMatrix x, Matrix dw) override;
   void bias_backward(ConstMatrix dy, std::span<float> dbias) override;
+  void add_low_rank(ConstMatrix x, std::span<const LowRankTerm> terms, Matrix y) override;
   void embed(std::span<const std::int32_t> ids, const WeightView& table, Matrix out) override;
   void embed_backward(std::span<const std::int32_t> ids, ConstMatrix dout, Matrix dtable) override;
   void rms_norm(ConstMatrix x, std::span<const float> gain, float eps, Matrix out,
@@ -98,11 +96,13 @@ private:
   // Returns a job for all rows of x and y without its panels.
   [[nodiscard]] static ProductJob product_of(const ProductRows& rows, std::int64_t depth,
                                              std::span<const float> bias, Store store, Matrix y);
-  // Multiplies all rows of `whole` by the weight.
-  void multiply(const ProductJob& whole, const PanelWeight& weight);
+  // Multiplies all rows of `whole` by the panels of the weight from `first_panel` on, as many as
+  // `whole` has columns for.
+  void multiply(const ProductJob& whole, const PanelWeight& weight, std::int64_t first_panel);
   // `multiply` and `linear_backward_input` for weights in NF4; see cpu_nf4.cpp.
-  void multiply_nf4(const ProductJob& whole, const PanelWeight& weight);
-  void linear_backward_input_nf4(ConstMatrix dy, const PanelWeight& weight, Store store, Matrix dx);
+  void multiply_nf4(const ProductJob& whole, const PanelWeight& weight, std::int64_t first_panel);
+  void linear_backward_input_nf4(ConstMatrix dy, const PanelWeight& weight,
+                                 std::int64_t first_input, Store store, Matrix dx);
   // Computes the log-probability of `target` in the only row of `logits`, and the row's entropy.
   void log_softmax_row(ConstMatrix logits, std::int32_t target, float inv_temperature,
                        float& logprob, float& entropy);

@@ -243,16 +243,16 @@ public:
       std::vector<LinearTerm> host_terms;
       host_terms.reserve(terms.size());
       for (const engines::LinearTerm& term : terms) {
-        host_terms.push_back({term.weight, in(term.bias), out(term.y)});
+        host_terms.push_back({term.weight, in(term.bias), out(term.y), term.first_output});
       }
       ops_->linear_group(in(x), host_terms, store);
     });
   }
 
-  void linear_backward_input(engines::ConstMatrix dy, const PreparedWeight& weight, Store store,
-                             engines::Matrix dx) override {
-    run([this, dy, &weight, store, dx] {
-      ops_->linear_backward_input(in(dy), weight, store, out(dx));
+  void linear_backward_input(engines::ConstMatrix dy, const PreparedWeight& weight,
+                             std::int64_t first_input, Store store, engines::Matrix dx) override {
+    run([this, dy, &weight, first_input, store, dx] {
+      ops_->linear_backward_input(in(dy), weight, first_input, store, out(dx));
     });
   }
 

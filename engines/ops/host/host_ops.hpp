@@ -22,11 +22,13 @@
 
 namespace tidemill::engines::host {
 
-/// One of several linear layers with the same input.
+/// One of several linear layers with the same input, or the P output features of one from
+/// `first_output` on.
 struct LinearTerm {
   const PreparedWeight* weight = nullptr;  // (O, I)
-  std::span<const float> bias;             // (O), or empty
-  Matrix y;                                // (T, O)
+  std::span<const float> bias;             // (P), or empty
+  Matrix y;                                // (T, P)
+  std::int64_t first_output = 0;           // a multiple of `kFeatureStep`
 };
 
 /// Describes a low-rank product on consecutive rows of a batch: scale * (B (A x) + c). A and B are
@@ -95,19 +97,23 @@ public:
   }
 
   /// Computes y (T, O) = or += x (T, I) W^T + bias (O).
-  virtual void linear(ConstMatrix x, const PreparedWeight& weight, std::span<const float> bias,
-                      Store store, Matrix y) = 0;
-
-  /// Computes y = or += x (T, I) W^T + bias for each of `terms`, with the bits of `linear`.
-  virtual void linear_group(ConstMatrix x, std::span<const LinearTerm> terms, Store store) {
-    for (const LinearTerm& term : terms) {
-      linear(x, *term.weight, term.bias, store, term.y);
-    }
+  void linear(ConstMatrix x, const PreparedWeight& weight, std::span<const float> bias, Store store,
+              Matrix y) {
+    const LinearTerm term{&weight, bias, y};
+    linear_group(x, {&term, 1}, store);
   }
 
+  /// Computes y = or += x (T, I) W^T + bias for each of `terms`, with the bits of `linear` for
+  /// whole layers.
+  virtual void linear_group(ConstMatrix x, std::span<const LinearTerm> terms, Store store) = 0;
+
   /// Computes dx (T, I) = or += dy (T, O) W. Requires a weight prepared for backward.
-  virtual void linear_backward_input(ConstMatrix dy, const PreparedWeight& weight, Store store,
-                                     Matrix dx) = 0;
+  void linear_backward_input(ConstMatrix dy, const PreparedWeight& weight, Store store, Matrix dx) {
+    linear_backward_input(dy, weight, 0, store, dx);
+  }
+  /// The same for the input features from `first_input` on, a multiple of `kFeatureStep`.
+  virtual void linear_backward_input(ConstMatrix dy, const PreparedWeight& weight,
+                                     std::int64_t first_input, Store store, Matrix dx) = 0;
 
   /// Computes dw (O, I) += dy^T (O, T) x (T, I), row by row (R2).
   virtual void linear_backward_weight(ConstMatrix dy, ConstMatrix x, Matrix dw) = 0;

@@ -130,15 +130,16 @@ public:
   }
   void linear(ConstMatrix x, const PreparedWeight& weight, ConstVector bias, Store store,
               Matrix y) override {
-    record(linear_name("linear", weight), linear_cost(x, weight, y),
-           [&] { ops_->linear(x, weight, bias, store, y); });
+    const std::string name = "linear " + std::to_string(weight.in_features()) + " x " +
+                             std::to_string(weight.out_features());
+    record(name, linear_cost(x, weight, y), [&] { ops_->linear(x, weight, bias, store, y); });
   }
   void linear_group(ConstMatrix x, std::span<const LinearTerm> terms, Store store) override {
     std::string name = "linear " + std::to_string(x.cols) + " x ";
     Cost cost;
     for (std::size_t i = 0; i < terms.size(); ++i) {
       const Cost one = linear_cost(x, *terms[i].weight, terms[i].y);
-      name += (i == 0 ? "" : "+") + std::to_string(terms[i].weight->out_features());
+      name += (i == 0 ? "" : "+") + std::to_string(terms[i].y.cols);
       cost = {cost.flops + one.flops, cost.bytes + one.bytes, one.operands};
     }
     record(name, cost, [&] { ops_->linear_group(x, terms, store); });
@@ -147,10 +148,12 @@ public:
     const std::string name = "low rank " + std::to_string(x.cols) + " x " + std::to_string(y.cols);
     record(name, low_rank_cost(terms, x, y), [&] { ops_->add_low_rank(x, terms, y); });
   }
-  void linear_backward_input(ConstMatrix dy, const PreparedWeight& weight, Store store,
-                             Matrix dx) override {
-    record(linear_name("linear dx", weight), linear_cost(dy, weight, dx),
-           [&] { ops_->linear_backward_input(dy, weight, store, dx); });
+  void linear_backward_input(ConstMatrix dy, const PreparedWeight& weight, std::int64_t first_input,
+                             Store store, Matrix dx) override {
+    const std::string name =
+        "linear dx " + std::to_string(dx.cols) + " x " + std::to_string(weight.out_features());
+    record(name, linear_cost(dy, weight, dx),
+           [&] { ops_->linear_backward_input(dy, weight, first_input, store, dx); });
   }
   void linear_backward_weight(ConstMatrix dy, ConstMatrix x, Matrix dw) override {
     const std::string name =
@@ -260,10 +263,6 @@ public:
   }
 
 private:
-  static std::string linear_name(const char* kind, const PreparedWeight& weight) {
-    return std::string(kind) + " " + std::to_string(weight.in_features()) + " x " +
-           std::to_string(weight.out_features());
-  }
   static Cost linear_cost(ConstMatrix x, const PreparedWeight& weight, ConstMatrix y) {
     // A weight that is smaller than its elements in f32 has a narrower type: padding to whole
     // panels only makes f32 weights larger.

@@ -94,20 +94,21 @@ Result<std::unique_ptr<PreparedWeight>> ReferenceOps::prepare_weight(const Weigh
   return std::unique_ptr<PreparedWeight>(std::make_unique<ReferenceWeight>(weight, compute, use));
 }
 
-void ReferenceOps::linear(ConstMatrix x, const PreparedWeight& weight, std::span<const float> bias,
-                          Store store, Matrix y) {
-  const ReferenceWeight& w = own(weight);
-  check_linear(x, w.in_features(), w.out_features(), bias, y);
-  for (std::int64_t t = 0; t < y.rows; ++t) {
-    const std::vector<float> row = row_operand(x.row(t), x.cols, w.compute());
-    for (std::int64_t o = 0; o < y.cols; ++o) {
-      double sum = 0.0;
-      for (std::int64_t i = 0; i < x.cols; ++i) {
-        sum += double{row[static_cast<std::size_t>(i)]} * double{w.at(o, i)};
+void ReferenceOps::linear_group(ConstMatrix x, std::span<const LinearTerm> terms, Store store) {
+  for (const LinearTerm& term : terms) {
+    const ReferenceWeight& w = own(*term.weight);
+    check_linear(x, w, term);
+    for (std::int64_t t = 0; t < term.y.rows; ++t) {
+      const std::vector<float> row = row_operand(x.row(t), x.cols, w.compute());
+      for (std::int64_t o = 0; o < term.y.cols; ++o) {
+        double sum = 0.0;
+        for (std::int64_t i = 0; i < x.cols; ++i) {
+          sum += double{row[static_cast<std::size_t>(i)]} * double{w.at(term.first_output + o, i)};
+        }
+        const double total = term.bias.empty() ? sum : sum + term.bias[static_cast<std::size_t>(o)];
+        float& out = term.y.row(t)[o];
+        out = static_cast<float>(store == Store::kAdd ? out + total : total);
       }
-      const double total = bias.empty() ? sum : sum + bias[static_cast<std::size_t>(o)];
-      float& out = y.row(t)[o];
-      out = static_cast<float>(store == Store::kAdd ? out + total : total);
     }
   }
 }
@@ -124,17 +125,17 @@ void ReferenceOps::add_low_rank(ConstMatrix x, std::span<const LowRankTerm> term
   }
 }
 
-void ReferenceOps::linear_backward_input(ConstMatrix dy, const PreparedWeight& weight, Store store,
-                                         Matrix dx) {
+void ReferenceOps::linear_backward_input(ConstMatrix dy, const PreparedWeight& weight,
+                                         std::int64_t first_input, Store store, Matrix dx) {
   const ReferenceWeight& w = own(weight);
   TIDEMILL_CHECK(w.use() == WeightUse::kForwardAndBackward) << "weight prepared for forward only";
-  check_linear(dy, w.out_features(), w.in_features(), {}, dx);
+  check_linear_backward_input(dy, w, first_input, dx);
   for (std::int64_t t = 0; t < dx.rows; ++t) {
     const std::vector<float> row = row_operand(dy.row(t), dy.cols, gradient_operand(w.compute()));
     for (std::int64_t i = 0; i < dx.cols; ++i) {
       double sum = 0.0;
       for (std::int64_t o = 0; o < dy.cols; ++o) {
-        sum += double{row[static_cast<std::size_t>(o)]} * double{w.at(o, i)};
+        sum += double{row[static_cast<std::size_t>(o)]} * double{w.at(o, first_input + i)};
       }
       float& out = dx.row(t)[i];
       out = static_cast<float>(store == Store::kAdd ? out + sum : sum);

@@ -53,10 +53,9 @@ public:
   [[nodiscard]] Result<std::unique_ptr<PreparedWeight>> prepare_weight(const WeightView& weight,
                                                                        DType compute,
                                                                        WeightUse use) override;
-  void linear(ConstMatrix x, const PreparedWeight& weight, std::span<const float> bias, Store store,
-              Matrix y) override;
-  void linear_backward_input(ConstMatrix dy, const PreparedWeight& weight, Store store,
-                             Matrix dx) override;
+  void linear_group(ConstMatrix x, std::span<const LinearTerm> terms, Store store) override;
+  void linear_backward_input(ConstMatrix dy, const PreparedWeight& weight, std::int64_t first_input,
+                             Store store, Matrix dx) override;
   void add_low_rank(ConstMatrix x, std::span<const LowRankTerm> terms, Matrix y) override;
   void linear_backward_weight(ConstMatrix dy, ConstMatrix x, Matrix dw) override;
   void bias_backward(ConstMatrix dy, std::span<float> dbias) override;

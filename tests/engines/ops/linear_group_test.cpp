@@ -106,6 +106,52 @@ TEST_P(LinearGroup, MayMixTypes) {
   EXPECT_EQ(compared_, 4 * 7 * 2);
 }
 
+// Returns columns [first, first + count) of `m`.
+host::Matrix columns(host::Matrix m, std::int64_t first, std::int64_t count) {
+  return {m.data + first, m.rows, count, m.stride};
+}
+
+TEST_P(LinearGroup, PartsOfALayerHaveTheBitsOfTheWhole) {
+  struct Part {
+    std::int64_t first;
+    std::int64_t count;
+  };
+  constexpr std::int64_t kIn = 256;
+  constexpr std::int64_t kOut = 456;  // the last panel is not full
+  for (const DType dtype : kTypes) {
+    const auto weight = ops()
+                            .prepare_weight(f32_weight(Rows::random(kOut, kIn, 2)), dtype,
+                                            WeightUse::kForwardAndBackward)
+                            .value();
+    const Rows bias = Rows::random(1, kOut, 3);
+    for (const std::int64_t rows : kRowCounts) {
+      const std::string what =
+          std::string(dtype_name(dtype)) + ", " + std::to_string(rows) + " rows";
+      const Rows x = Rows::random(rows, kIn, 1);
+      const Rows dy = Rows::random(rows, kOut, 4);
+      for (const Store store : {Store::kOverwrite, Store::kAdd}) {
+        Rows y = Rows::random(rows, kOut, 5, 1.0F, 3);
+        Rows dx = Rows::random(rows, kIn, 6, 1.0F, 3);
+        Rows y_parts = y;
+        Rows dx_parts = dx;
+        ops().linear(x.view(), *weight, bias.span(), store, y.view());
+        ops().linear_backward_input(dy.view(), *weight, store, dx.view());
+        for (const auto& [first, count] : {Part{320, 136}, Part{0, 64}, Part{64, 256}}) {
+          const host::LinearTerm term{weight.get(), bias.span().subspan(first, count),
+                                      columns(y_parts.view(), first, count), first};
+          ops().linear_group(x.view(), {&term, 1}, store);
+        }
+        for (const auto& [first, count] : {Part{64, 192}, Part{0, 64}}) {
+          ops().linear_backward_input(dy.view(), *weight, first, store,
+                                      columns(dx_parts.view(), first, count));
+        }
+        expect_same_bits(y_parts, y, what);
+        expect_same_bits(dx_parts, dx, what);
+      }
+    }
+  }
+}
+
 // Backends also run groups after the call has returned, when the list of terms is gone.
 TEST_P(LinearGroup, TermsMayBeFreedBeforeTheOperationRuns) {
   Workers workers(2);
