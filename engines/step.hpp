@@ -15,9 +15,9 @@ struct StepBudget {
   /// The maximum number of `tokens` in prefill chunks. It bounds how long a long prompt delays the
   /// next tokens of other sequences. At least one token is computed.
   std::int64_t prefill_tokens = std::numeric_limits<std::int64_t>::max();
-  /// The maximum number of units of a training job. A unit takes a window of tokens through a layer
-  /// forward, through a half of it backward, or through the head; or it evaluates the loss; or it
-  /// updates, prepares or saves a part of the parameters.
+  /// The maximum number of units of a training job. A unit takes a window of tokens through a part
+  /// of a layer or the head, forward or backward; or it evaluates the loss; or it updates, prepares
+  /// or saves a part of the parameters.
   std::int64_t units = std::numeric_limits<std::int64_t>::max();
 };
 

@@ -45,6 +45,14 @@ struct RuntimeContext {
     return window_tokens > 0 ? std::min(logit_rows(config), window_tokens) : logit_rows(config);
   }
 
+  /// Returns the options of the head for training. With windows, a unit of the head costs about as
+  /// much as the widest linear layer over a window.
+  [[nodiscard]] static HeadOptions head_options(const ModelConfig& config, float temperature,
+                                                std::int64_t window_tokens) noexcept {
+    const std::int64_t rows = chunk_rows(config, window_tokens);
+    return {temperature, rows, config.intermediate_size * window_tokens / rows};
+  }
+
   ModelConfig config;
   std::unique_ptr<Workers> workers;
   std::unique_ptr<Ops> ops;

@@ -177,7 +177,7 @@ bool RuntimeJob::fits(const MicroBatch& micro, const TrainSequence& sequence,
 }
 
 HeadOptions RuntimeJob::head_options(float temperature) const noexcept {
-  return {temperature, RuntimeContext::chunk_rows(context_.config, window_tokens_)};
+  return RuntimeContext::head_options(context_.config, temperature, window_tokens_);
 }
 
 PassResources RuntimeJob::pass_resources(const HeadOptions& head) {

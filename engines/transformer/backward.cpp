@@ -2,12 +2,13 @@
 // The backward pass over the training rows of a batch, from the final norm to the embeddings.
 //
 // Layers are processed from the last to the first, the groups of rows of a layer in order
-// (backward_groups.hpp), and within a group the MLP before attention. Each of these is a unit of
-// work. Activations that the forward pass did not keep are recomputed only if something that is
-// trained needs them: the input of a linear layer is needed only for that layer's own gradients,
-// and layers below the lowest trained one are skipped.
+// (backward_groups.hpp), and within a group the MLP before attention. Each is divided into parts of
+// a product or two, which are the units of work. Activations that the forward pass did not keep are
+// recomputed only if something that is trained needs them: the input of a linear layer is needed
+// only for that layer's own gradients, and layers below the lowest trained one are skipped.
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -70,43 +71,53 @@ public:
     prefixes_.begin_layer(index, config_.num_layers, config_.num_kv_heads * config_.head_dim);
   }
   void end_layer(std::int64_t index) { prefixes_.end_layer(index); }
-  /// Computes the activations of the group again.
-  void recompute(std::int64_t index) {
-    ForwardPass(state_, weights_, *group_plan_, group_lists_->recomputed, cache_, &activations_,
-                {.count = group_->num_rows,
-                 .num_kept = group_->num_rows,
-                 .first_kept = group_->first_row,
-                 .total_kept = num_rows_})
-        .recompute(index);
+  /// Computes the activations of a part of the layer again, for the group.
+  void recompute(std::int64_t index, LayerPart part) {
+    if (part == ForwardPass::first_recomputed(activations_.recompute())) {
+      recomputing_.emplace(state_, weights_, *group_plan_, group_lists_->recomputed, cache_,
+                           &activations_,
+                           PassRows{.count = group_->num_rows,
+                                    .num_kept = group_->num_rows,
+                                    .first_kept = group_->first_row,
+                                    .total_kept = num_rows_});
+    }
+    recomputing_->recompute(index, part);
   }
-  void mlp_block(std::int64_t index) {
-    MlpActivations& kept = activations_.mlp(index);
-    const ConstVector norm_gain = gain(index, NormKind::kAttention);
-    const Matrix gate = rows_of(kept.gate, f_.gate);
-    const Matrix up = rows_of(kept.up, f_.up);
-    const ConstMatrix residual = rows_of(kept.residual, f_.residual);
-    const Matrix dresidual = rows_of(b_.dresidual);
 
+  /// The parts of a layer for the group, in the order of the calls. Between two of them, no other
+  /// group may go through the layer.
+  void down_and_activation(std::int64_t index) {
+    MlpActivations& kept = activations_.mlp(index);
+    mlp_ = {rows_of(kept.gate, f_.gate), rows_of(kept.up, f_.up),
+            rows_of(kept.residual, f_.residual)};
     const Matrix activated = buffer(f_.activated, config_.intermediate_size);
     const Matrix dactivated = buffer(b_.dactivated, config_.intermediate_size);
     if (needs_input(index, LinearKind::kDown)) {
-      ops_.swiglu(gate, up, activated);
+      ops_.swiglu(mlp_.gate, mlp_.up, activated);
     }
-    linear(index, LinearKind::kDown, dresidual, activated, Store::kOverwrite, &dactivated);
-    ops_.swiglu_backward(dactivated, gate, up, gate, up);
+    linear(index, LinearKind::kDown, rows_of(b_.dresidual), activated, Store::kOverwrite,
+           &dactivated);
+    ops_.swiglu_backward(dactivated, mlp_.gate, mlp_.up, mlp_.gate, mlp_.up);
+  }
 
+  void gate(std::int64_t index) {
     const Matrix normed = buffer(f_.normed, config_.hidden_size);
     const Matrix dnormed = buffer(b_.dnormed, config_.hidden_size);
     if (needs_input(index, LinearKind::kGate) || needs_input(index, LinearKind::kUp)) {
-      ops_.rms_norm(residual, norm_gain, epsilon_, normed, {});
+      ops_.rms_norm(mlp_.residual, gain(index, NormKind::kAttention), epsilon_, normed, {});
     }
-    linear(index, LinearKind::kGate, gate, normed, Store::kOverwrite, &dnormed);
-    linear(index, LinearKind::kUp, up, normed, Store::kAdd, &dnormed);
-    ops_.rms_norm_backward(dnormed, residual, norm_gain, elements_of(kept.residual_rstd),
-                           Store::kAdd, dresidual, gradients_.layer(index).attention_gain);
+    linear(index, LinearKind::kGate, mlp_.gate, normed, Store::kOverwrite, &dnormed);
   }
 
-  void attention_block(std::int64_t index) {
+  void up_and_norm(std::int64_t index) {
+    const Matrix dnormed = b_.dnormed.view();
+    linear(index, LinearKind::kUp, mlp_.up, f_.normed.view(), Store::kAdd, &dnormed);
+    ops_.rms_norm_backward(dnormed, mlp_.residual, gain(index, NormKind::kAttention),
+                           elements_of(activations_.mlp(index).residual_rstd), Store::kAdd,
+                           rows_of(b_.dresidual), gradients_.layer(index).attention_gain);
+  }
+
+  void output_and_attention(std::int64_t index) {
     AttentionActivations& kept = activations_.attention(index);
     const std::int64_t query_cols = config_.num_heads * config_.head_dim;
     const ConstMatrix attention = rows_of(kept.attention, f_.attention);
@@ -114,18 +125,39 @@ public:
     linear(index, LinearKind::kOutput, rows_of(b_.dresidual), attention, Store::kOverwrite,
            &dattention);
     const Matrix dquery = buffer(b_.dquery, query_cols);
-    const Queries queries{rotated_query(index, kept), attention, rows_of(kept.lse), dattention,
-                          dquery};
-    const KvGradient own = key_value_gradients(index, queries);
+    own_ = key_value_gradients(
+        index, {rotated_query(index, kept), attention, rows_of(kept.lse), dattention, dquery});
     ops_.rope(dquery, config_.head_dim, positions(), rope_, RopeDirection::kBackward);
-    ops_.rope(own.dk, config_.head_dim, positions(), rope_, RopeDirection::kBackward);
+    ops_.rope(own_.dk, config_.head_dim, positions(), rope_, RopeDirection::kBackward);
     if (config_.qk_norm) {
       LayerGradients& gradients = gradients_.layer(index);
       head_norm(dquery, kept.query, kept.query_rstd, gain(index, NormKind::kQuery),
                 gradients.query_gain);
-      head_norm(own.dk, kept.key, kept.key_rstd, gain(index, NormKind::kKey), gradients.key_gain);
+      head_norm(own_.dk, kept.key, kept.key_rstd, gain(index, NormKind::kKey), gradients.key_gain);
     }
-    projections(index, dquery, own);
+  }
+
+  /// The query, key and value layers and the norm before them.
+  void projections_and_norm(std::int64_t index) {
+    AttentionActivations& kept = activations_.attention(index);
+    const ConstMatrix input = rows_of(kept.input, f_.residual);
+    const ConstVector norm_gain = gain(index, NormKind::kInput);
+    const Matrix normed = buffer(f_.normed, config_.hidden_size);
+    const Matrix dnormed = buffer(b_.dnormed, config_.hidden_size);
+    if (needs_input(index, LinearKind::kQuery) || needs_input(index, LinearKind::kKey) ||
+        needs_input(index, LinearKind::kValue)) {
+      ops_.rms_norm(input, norm_gain, epsilon_, normed, {});
+    }
+    const bool stop = index == gradients_.first_layer() && !gradients_.trains_embedding() &&
+                      gradients_.layer(index).input_gain.empty();
+    const Matrix* dx = stop ? nullptr : &dnormed;
+    linear(index, LinearKind::kQuery, b_.dquery.view(), normed, Store::kOverwrite, dx);
+    linear(index, LinearKind::kKey, own_.dk, normed, Store::kAdd, dx);
+    linear(index, LinearKind::kValue, own_.dv, normed, Store::kAdd, dx);
+    if (!stop) {
+      ops_.rms_norm_backward(dnormed, input, norm_gain, elements_of(kept.input_rstd), Store::kAdd,
+                             rows_of(b_.dresidual), gradients_.layer(index).input_gain);
+    }
   }
 
   void finish() { prefixes_.finish(); }
@@ -141,6 +173,12 @@ public:
   }
 
 private:
+  // The activations of an MLP, then the gradients of its gate and up layers' results.
+  struct Mlp {
+    Matrix gate;
+    Matrix up;
+    ConstMatrix residual;
+  };
   // The lists of a group. Segments that are prefixes go through attention last.
   struct GroupLists {
     SegmentList continuing;
@@ -273,29 +311,6 @@ private:
     return own;
   }
 
-  // Computes the gradients of the query, key and value layers and of the norm before them.
-  void projections(std::int64_t index, ConstMatrix dquery, const KvGradient& dkv) {
-    AttentionActivations& kept = activations_.attention(index);
-    const ConstMatrix input = rows_of(kept.input, f_.residual);
-    const ConstVector norm_gain = gain(index, NormKind::kInput);
-    const Matrix normed = buffer(f_.normed, config_.hidden_size);
-    const Matrix dnormed = buffer(b_.dnormed, config_.hidden_size);
-    if (needs_input(index, LinearKind::kQuery) || needs_input(index, LinearKind::kKey) ||
-        needs_input(index, LinearKind::kValue)) {
-      ops_.rms_norm(input, norm_gain, epsilon_, normed, {});
-    }
-    const bool stop = index == gradients_.first_layer() && !gradients_.trains_embedding() &&
-                      gradients_.layer(index).input_gain.empty();
-    const Matrix* dx = stop ? nullptr : &dnormed;
-    linear(index, LinearKind::kQuery, dquery, normed, Store::kOverwrite, dx);
-    linear(index, LinearKind::kKey, dkv.dk, normed, Store::kAdd, dx);
-    linear(index, LinearKind::kValue, dkv.dv, normed, Store::kAdd, dx);
-    if (!stop) {
-      ops_.rms_norm_backward(dnormed, input, norm_gain, elements_of(kept.input_rstd), Store::kAdd,
-                             rows_of(b_.dresidual), gradients_.layer(index).input_gain);
-    }
-  }
-
   // Computes the gradients of a linear layer and of the adapter's change to it. The gradient of the
   // input is skipped if `dx` is null.
   void linear(std::int64_t index, LinearKind kind, ConstMatrix dy, ConstMatrix x, Store store,
@@ -400,6 +415,10 @@ private:
   const BackwardGroup* group_ = nullptr;
   const BatchPlan* group_plan_ = nullptr;
   const GroupLists* group_lists_ = nullptr;
+  // What the parts of a layer pass on to later parts.
+  std::optional<ForwardPass> recomputing_;
+  Mlp mlp_;
+  KvGradient own_;
   PrefixGradients prefixes_;
 };
 
@@ -413,7 +432,7 @@ bool fits(const Gradients& gradients, const BatchPlan& plan) {
 }
 
 // The passes over all groups: the final norm, then layer by layer, then the embeddings. Within a
-// layer, each group has a unit for each of its parts.
+// layer, a unit is one part of it for one group.
 class BackwardUnits final : public Units {
 public:
   BackwardUnits(Transformer::State& state, const ModelWeights& weights, const Batch& batch,
@@ -424,7 +443,7 @@ public:
         pass_(state, weights, plan_,
               std::span(batch.ids).last(static_cast<std::size_t>(batch.num_training_rows())), cache,
               activations, gradients, options),
-        recomputes_(activations.recompute() != Recompute::kNone),
+        recompute_(activations.recompute()),
         layer_(state.config.num_layers),
         first_layer_(gradients.first_layer()) {
     TIDEMILL_CHECK(fits(gradients, plan_)) << "the gradients are not those of the weights to train";
@@ -457,10 +476,11 @@ public:
 
 private:
   enum class Stage { kFinalNorm, kLayers, kEmbedding, kDone };
-  enum class Part { kRecompute, kMlp, kAttention };
+  enum class Part { kRecompute, kDown, kGate, kUp, kAttention, kProjections };
 
-  [[nodiscard]] Part first_part() const noexcept {
-    return recomputes_ ? Part::kRecompute : Part::kMlp;
+  void begin_group() {
+    part_ = recompute_ == Recompute::kNone ? Part::kDown : Part::kRecompute;
+    recomputed_part_ = ForwardPass::first_recomputed(recompute_);
   }
 
   // Goes on to the next group or, after the last, to `stage`.
@@ -481,24 +501,25 @@ private:
       stage_ = Stage::kEmbedding;
       return;
     }
-    part_ = first_part();
+    begin_group();
     pass_.begin_layer(--layer_);
   }
 
   void run_part() {
     pass_.select_group(group_);
     switch (part_) {
-      case Part::kRecompute:
-        pass_.recompute(layer_);
-        part_ = Part::kMlp;
-        return;
-      case Part::kMlp:
-        pass_.mlp_block(layer_);
-        part_ = Part::kAttention;
-        return;
-      case Part::kAttention: pass_.attention_block(layer_); break;
+      case Part::kRecompute: recompute_part(); return;
+      case Part::kDown: pass_.down_and_activation(layer_); break;
+      case Part::kGate: pass_.gate(layer_); break;
+      case Part::kUp: pass_.up_and_norm(layer_); break;
+      case Part::kAttention: pass_.output_and_attention(layer_); break;
+      case Part::kProjections: pass_.projections_and_norm(layer_); break;
     }
-    part_ = first_part();
+    if (part_ != Part::kProjections) {
+      part_ = static_cast<Part>(static_cast<int>(part_) + 1);
+      return;
+    }
+    begin_group();
     if (++group_ == pass_.groups().size()) {
       group_ = 0;
       pass_.end_layer(layer_);
@@ -506,16 +527,26 @@ private:
     }
   }
 
+  void recompute_part() {
+    pass_.recompute(layer_, recomputed_part_);
+    if (recomputed_part_ == LayerPart::kUp) {
+      part_ = Part::kDown;
+    } else {
+      recomputed_part_ = static_cast<LayerPart>(static_cast<int>(recomputed_part_) + 1);
+    }
+  }
+
   BatchPlan plan_;
   ConstMatrix dhidden_;
   BackwardPass pass_;
   std::vector<std::size_t> ascending_;  // the groups in row order (R2 of ops.hpp)
-  bool recomputes_;
+  Recompute recompute_;
   Stage stage_ = Stage::kFinalNorm;
   std::int64_t layer_;        // being processed; the number of layers before the first
   std::int64_t first_layer_;  // the lowest to process
   std::size_t group_ = 0;
-  Part part_ = Part::kMlp;
+  Part part_ = Part::kDown;
+  LayerPart recomputed_part_ = LayerPart::kGate;  // to compute again next
 };
 
 }  // namespace

@@ -151,7 +151,8 @@ private:
   std::vector<ForwardPass> passes_;
 };
 
-// Runs the decoder: in each layer one window after the other.
+// Runs the decoder: in each layer one window after the other. Windows go through a layer part by
+// part.
 class ForwardUnits final : public Units {
 public:
   ForwardUnits(Transformer::State& state, const ModelWeights& weights, const Batch& batch,
@@ -159,6 +160,7 @@ public:
       : s_(state),
         weights_(weights),
         observer_(options.observer),
+        in_parts_(options.window_tokens > 0),
         windows_(state, weights, batch, std::move(plan), cache, window_rows(batch, options),
                  options.activations, num_kept, options.key_observer) {}
 
@@ -170,7 +172,9 @@ public:
       embed(windows_.lists(window_).ids, weights_, windows_.rows(window_).plan, s_.ops,
             windows_.residual(window_));
     } else if (layer_ < s_.config.num_layers) {
-      windows_.pass(window_).layer(layer_);
+      if (!run_layer()) {
+        return;
+      }
     } else {
       windows_.pass(window_).final_norm();
     }
@@ -184,6 +188,17 @@ public:
   }
 
 private:
+  // Runs the layer or a part of it. Returns whether that was the last.
+  bool run_layer() {
+    if (!in_parts_) {
+      windows_.pass(window_).layer(layer_);
+      return true;
+    }
+    windows_.pass(window_).layer_part(layer_, kLayerParts[part_]);
+    part_ = (part_ + 1) % kLayerParts.size();
+    return part_ == 0;
+  }
+
   static std::int64_t window_rows(const Batch& batch, const ForwardOptions& options) {
     const std::int64_t rows = options.window_tokens > 0 ? options.window_tokens : batch.num_rows();
     TIDEMILL_CHECK(rows >= batch.num_rows() || (!options.keeps_inference && !options.key_observer))
@@ -194,9 +209,11 @@ private:
   Transformer::State& s_;
   const ModelWeights& weights_;
   HiddenObserver observer_;
+  bool in_parts_;
   Windows windows_;
   std::int64_t layer_ = -1;
   std::size_t window_ = 0;
+  std::size_t part_ = 0;  // of the layer, if it runs in parts
 };
 
 // Restores what a forward pass leaves behind: in each layer one window after the other.

@@ -29,35 +29,63 @@ bool ForwardPass::keeps(std::int64_t index) const {
 }
 
 void ForwardPass::layer(std::int64_t index) {
-  const bool kept = keeps(index);
-  const Recompute recompute = kept ? activations_->recompute() : Recompute::kNone;
-  if (recompute == Recompute::kLayer) {
-    keep(residual_, activations_->start(index));
-  }
-  attention_half(index,
-                 kept && recompute != Recompute::kLayer ? &activations_->attention(index) : nullptr,
-                 Append::kYes);
-  if (recompute == Recompute::kCheap) {
-    keep(residual_, activations_->start(index));
-  }
-  mlp_input(index, kept && recompute == Recompute::kNone ? &activations_->mlp(index) : nullptr);
-  mlp_output(index);
+  layer_part(index, LayerPart::kProjections);
+  layer_part(index, LayerPart::kAttention);
+  gate_and_up(index, kept_mlp(index));
+  down(index);
 }
 
-void ForwardPass::recompute(std::int64_t index) {
-  const Recompute recompute = activations_->recompute();
-  if (recompute == Recompute::kNone) {
-    return;
+void ForwardPass::layer_part(std::int64_t index, LayerPart part) {
+  const Recompute recompute = keeps(index) ? activations_->recompute() : Recompute::kNone;
+  switch (part) {
+    case LayerPart::kProjections:
+      if (recompute == Recompute::kLayer) {
+        keep(residual_, activations_->start(index));
+      }
+      keys_and_values(index, kept_attention(index), Append::kYes, Query::kWithKeys);
+      break;
+    case LayerPart::kAttention:
+      attend(index, kept_attention(index), Query::kWithKeys);
+      if (recompute == Recompute::kCheap) {
+        keep(residual_, activations_->start(index));
+      }
+      break;
+    case LayerPart::kGate: gate(index, kept_mlp(index)); break;
+    case LayerPart::kUp: up(index, kept_mlp(index)); break;
+    case LayerPart::kDown: down(index); break;
   }
-  const ConstMatrix start =
-      activations_->start(index).view().slice_rows(rows_.first_kept, rows_.num_kept);
-  residual_ = b_.residual.reshape(start.rows, start.cols);
-  ops_.copy(start, residual_);
-  b_.normed.reshape(start.rows, start.cols);
-  if (recompute == Recompute::kLayer) {
-    attention_half(index, &activations_->attention(index), Append::kNo);
+}
+
+void ForwardPass::recompute(std::int64_t index, LayerPart part) {
+  if (part == first_recomputed(activations_->recompute())) {
+    const ConstMatrix start =
+        activations_->start(index).view().slice_rows(rows_.first_kept, rows_.num_kept);
+    residual_ = b_.residual.reshape(start.rows, start.cols);
+    ops_.copy(start, residual_);
+    b_.normed.reshape(start.rows, start.cols);
   }
-  mlp_input(index, &activations_->mlp(index));
+  switch (part) {
+    case LayerPart::kProjections:
+      keys_and_values(index, &activations_->attention(index), Append::kNo, Query::kApart);
+      break;
+    case LayerPart::kAttention:
+      attend(index, &activations_->attention(index), Query::kApart);
+      break;
+    case LayerPart::kGate: gate(index, &activations_->mlp(index)); break;
+    case LayerPart::kUp: up(index, &activations_->mlp(index)); break;
+    case LayerPart::kDown: break;
+  }
+}
+
+// Return where a forward pass keeps activations of a layer that need not be recomputed, or null.
+AttentionActivations* ForwardPass::kept_attention(std::int64_t index) const {
+  return keeps(index) && activations_->recompute() != Recompute::kLayer
+             ? &activations_->attention(index)
+             : nullptr;
+}
+MlpActivations* ForwardPass::kept_mlp(std::int64_t index) const {
+  return keeps(index) && activations_->recompute() == Recompute::kNone ? &activations_->mlp(index)
+                                                                       : nullptr;
 }
 
 void ForwardPass::final_norm() {
@@ -78,14 +106,8 @@ void ForwardPass::append_keys(std::int64_t index) {
 
 void ForwardPass::finish_layer(std::int64_t index) {
   attend(index, nullptr, Query::kApart);
-  mlp_input(index, nullptr);
-  mlp_output(index);
-}
-
-void ForwardPass::attention_half(std::int64_t index, AttentionActivations* kept, Append append) {
-  const Query query = append == Append::kYes ? Query::kWithKeys : Query::kApart;
-  keys_and_values(index, kept, append, query);
-  attend(index, kept, query);
+  gate_and_up(index, nullptr);
+  down(index);
 }
 
 // Computes the input norm. Computes keys and values only if they are needed.
@@ -155,23 +177,42 @@ void ForwardPass::attend(std::int64_t index, AttentionActivations* kept, Query q
   linear(index, LinearKind::kOutput, attention, Store::kAdd, residual_);
 }
 
-void ForwardPass::mlp_input(std::int64_t index, MlpActivations* kept) {
-  const Matrix normed = b_.normed.view();
+// Normalizes the residual stream for the MLP, and chooses where gate and up go.
+void ForwardPass::mlp_norm(std::int64_t index, MlpActivations* kept) {
   gate_ = result_target(b_.gate, kept != nullptr ? &kept->gate : nullptr);
   up_ = result_target(b_.up, kept != nullptr ? &kept->up : nullptr);
   if (kept != nullptr) {
     keep(residual_, kept->residual);
   }
-  layer_norm(index, NormKind::kAttention, residual_, normed,
+  layer_norm(index, NormKind::kAttention, residual_, b_.normed.view(),
              kept != nullptr ? &kept->residual_rstd : nullptr);
-  linears(index, normed, {{LinearKind::kGate, gate_}, {LinearKind::kUp, up_}});
+}
+
+void ForwardPass::gate_and_up(std::int64_t index, MlpActivations* kept) {
+  mlp_norm(index, kept);
+  linears(index, b_.normed.view(), {{LinearKind::kGate, gate_}, {LinearKind::kUp, up_}});
   if (kept != nullptr) {
     keep(gate_, kept->gate);
     keep(up_, kept->up);
   }
 }
 
-void ForwardPass::mlp_output(std::int64_t index) {
+void ForwardPass::gate(std::int64_t index, MlpActivations* kept) {
+  mlp_norm(index, kept);
+  linear(index, LinearKind::kGate, b_.normed.view(), Store::kOverwrite, gate_);
+  if (kept != nullptr) {
+    keep(gate_, kept->gate);
+  }
+}
+
+void ForwardPass::up(std::int64_t index, MlpActivations* kept) {
+  linear(index, LinearKind::kUp, b_.normed.view(), Store::kOverwrite, up_);
+  if (kept != nullptr) {
+    keep(up_, kept->up);
+  }
+}
+
+void ForwardPass::down(std::int64_t index) {
   const Matrix activated = b_.activated.reshape(rows_.count, config_.intermediate_size);
   ops_.swiglu(gate_, up_, activated);
   linear(index, LinearKind::kDown, activated, Store::kAdd, residual_);

@@ -2,6 +2,7 @@
 // The decoder layers of one forward pass, and the parts of them that a backward pass recomputes.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <initializer_list>
 #include <span>
@@ -20,6 +21,18 @@ struct PassRows {
   std::int64_t total_kept = 0;  // in the whole batch
 };
 
+/// The parts of a decoder layer, in order. Between two parts of the same rows, no other rows may go
+/// through the buffers of the pass.
+enum class LayerPart : std::uint8_t {
+  kProjections,  // the input norm; queries, keys and values
+  kAttention,    // attention and its output layer
+  kGate,         // the norm after attention; gate
+  kUp,
+  kDown,  // the activation and the down layer
+};
+inline constexpr std::array kLayerParts = {LayerPart::kProjections, LayerPart::kAttention,
+                                           LayerPart::kGate, LayerPart::kUp, LayerPart::kDown};
+
 /// Runs one pass over consecutive rows of a batch. Activations of its last rows may be kept for
 /// training. Everything it borrows must outlive it. The residual stream and the result are the
 /// pass's rows of `ForwardBuffers::residual` (T, D), which the caller sets, and of
@@ -34,7 +47,10 @@ public:
 
   /// Runs decoder layer `index`.
   void layer(std::int64_t index);
-  /// The two parts of a layer if nothing is kept. `append_keys` stores the keys and values of all
+  /// Runs one part of decoder layer `index`. The parts give the bits of `layer`, which shares more
+  /// work between products.
+  void layer_part(std::int64_t index, LayerPart part);
+  /// The two steps of a layer if nothing is kept. `append_keys` stores the keys and values of all
   /// rows in the cache. `finish_layer` computes the rest; it may belong to another pass, over only
   /// those rows whose results are needed.
   void append_keys(std::int64_t index);
@@ -42,10 +58,15 @@ public:
   /// Computes the normalized hidden states in `ForwardBuffers::hidden`.
   void final_norm();
 
-  /// Recomputes the activations of layer `index` that the policy does not keep, from
-  /// `Activations::start`. Overwrites the residual stream, which it shapes itself. Requires that
+  /// Return the parts of a layer whose activations the policy does not keep: from the first up to
+  /// `kUp`. Nothing is recomputed under `Recompute::kNone`.
+  [[nodiscard]] static LayerPart first_recomputed(Recompute recompute) noexcept {
+    return recompute == Recompute::kLayer ? LayerPart::kProjections : LayerPart::kGate;
+  }
+  /// Recomputes the activations of such a part of layer `index`. The first part starts from
+  /// `Activations::start` and overwrites the residual stream, which it shapes itself. Requires that
   /// all rows are training rows.
-  void recompute(std::int64_t index);
+  void recompute(std::int64_t index, LayerPart part);
 
 private:
   // Says whether keys and values are stored in the cache, or are there already.
@@ -59,11 +80,15 @@ private:
     Matrix y;
   };
 
-  void attention_half(std::int64_t index, AttentionActivations* kept, Append append);
+  [[nodiscard]] AttentionActivations* kept_attention(std::int64_t index) const;
+  [[nodiscard]] MlpActivations* kept_mlp(std::int64_t index) const;
   void keys_and_values(std::int64_t index, AttentionActivations* kept, Append append, Query query);
   void attend(std::int64_t index, AttentionActivations* kept, Query query);
-  void mlp_input(std::int64_t index, MlpActivations* kept);
-  void mlp_output(std::int64_t index);
+  void mlp_norm(std::int64_t index, MlpActivations* kept);
+  void gate_and_up(std::int64_t index, MlpActivations* kept);
+  void gate(std::int64_t index, MlpActivations* kept);
+  void up(std::int64_t index, MlpActivations* kept);
+  void down(std::int64_t index);
   void linear(std::int64_t index, LinearKind kind, ConstMatrix x, Store store, Matrix y);
   // Overwrites the results of layers of the same input, with the bits of separate calls of
   // `linear`.

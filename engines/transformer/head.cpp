@@ -92,34 +92,105 @@ void compute_logits(const ModelWeights& weights, std::span<const AdapterRun> run
       Store::kOverwrite, logits, {}, ops);
 }
 
-// Gathers the chunk's rows of `hidden` and computes their logits.
-Matrix chunk_logits(const ModelWeights& weights, const Adapter* adapter, ConstMatrix hidden,
-                    IndexList chunk_rows, Ops& ops, HeadBuffers& buffers) {
-  const Matrix rows = buffers.hidden.reshape(chunk_rows.size, hidden.cols);
-  ops.copy_rows(hidden, chunk_rows, rows, {});
-  const Matrix logits = buffers.logits.reshape(chunk_rows.size, weights.head().out_features());
-  const AdapterRun whole{adapter, 0, rows.rows};
-  compute_logits(weights, {&whole, adapter != nullptr ? 1U : 0U}, rows, ops, logits);
-  return logits;
-}
+// Features cut into parts of the same size, except the last.
+class FeatureParts {
+public:
+  struct Part {
+    std::int64_t first = 0;
+    std::int64_t size = 0;
+  };
 
-// Computes the gradients of the head and of its input, given those of the logits.
-void head_backward(const ModelWeights& weights, const LinearBypass* bypass, ConstMatrix dlogits,
-                   ConstMatrix rows, Ops& ops, const LinearGradient& gradient, Matrix drows) {
-  if (bypass != nullptr) {
-    bypass->backward({&weights.head(), {}}, dlogits, rows, {}, Store::kOverwrite, &drows, gradient,
-                     ops);
-    return;
+  // The size of a part is at least `size`, rounded up to what operations can cut. 0: one part.
+  FeatureParts(std::int64_t features, std::int64_t size)
+      : features_(features),
+        size_(size > 0 ? (size + kFeatureStep - 1) / kFeatureStep * kFeatureStep : features) {}
+
+  [[nodiscard]] std::int64_t count() const { return (features_ + size_ - 1) / size_; }
+  [[nodiscard]] Part part(std::int64_t index) const {
+    return {index * size_, std::min(size_, features_ - index * size_)};
   }
-  if (!gradient.weight.is_null()) {
-    ops.linear_backward_weight(dlogits, rows, gradient.weight);
+
+private:
+  std::int64_t features_;
+  std::int64_t size_;
+};
+
+// The head over the rows of a chunk, part by part. An adapter that changes the head makes each
+// product one part.
+class HeadProducts {
+public:
+  HeadProducts(const HeadInput& input, Ops& ops, HeadBuffers& buffers)
+      : input_(input),
+        head_(input.weights->head()),
+        bypass_(head_bypass(input.adapter)),
+        ops_(ops),
+        b_(buffers),
+        outputs_(head_.out_features(), bypass_ != nullptr ? 0 : input.options.unit_features),
+        inputs_(head_.in_features(),
+                bypass_ != nullptr
+                    ? 0
+                    : input.options.unit_features * head_.in_features() / head_.out_features()) {}
+
+  [[nodiscard]] std::int64_t num_logit_parts() const { return outputs_.count(); }
+  // Computes a part of the chunk's logits. The first gathers the rows.
+  void logits(std::int64_t index, IndexList chunk_rows) {
+    const std::int64_t cols = input_.hidden.cols;
+    if (index == 0) {
+      ops_.copy_rows(input_.hidden, chunk_rows, b_.hidden.reshape(chunk_rows.size, cols), {});
+      b_.logits.reshape(chunk_rows.size, head_.out_features());
+    }
+    const ConstMatrix rows = b_.hidden.view();
+    if (bypass_ != nullptr) {
+      const AdapterRun whole{input_.adapter, 0, rows.rows};
+      compute_logits(*input_.weights, {&whole, 1}, rows, ops_, b_.logits.view());
+      return;
+    }
+    const auto [first, size] = outputs_.part(index);
+    const LinearTerm term{&head_, {}, b_.logits.view().slice_cols(first, size), first};
+    ops_.linear_group(rows, {&term, 1}, Store::kOverwrite);
   }
-  for (std::int64_t first = 0; first < drows.rows; first += kHeadGradientRows) {
-    const std::int64_t count = std::min(kHeadGradientRows, drows.rows - first);
-    ops.linear_backward_input(dlogits.slice_rows(first, count), weights.head(), Store::kOverwrite,
-                              drows.slice_rows(first, count));
+
+  [[nodiscard]] std::int64_t num_gradient_parts(const LinearGradient& gradient) const {
+    return num_weight_parts(gradient) + inputs_.count();
   }
-}
+  // Computes a part of the gradients of the head's weight, then of its input, given those of the
+  // logits.
+  void gradients(std::int64_t index, const LinearGradient& gradient) {
+    const ConstMatrix dlogits = b_.logits.view();
+    const ConstMatrix rows = b_.hidden.view();
+    const Matrix drows = b_.dhidden.reshape(rows.rows, rows.cols);
+    if (bypass_ != nullptr) {
+      bypass_->backward({&head_, {}}, dlogits, rows, {}, Store::kOverwrite, &drows, gradient, ops_);
+      return;
+    }
+    const std::int64_t num_weight = num_weight_parts(gradient);
+    if (index < num_weight) {
+      const auto [first, size] = outputs_.part(index);
+      ops_.linear_backward_weight(dlogits.slice_cols(first, size), rows,
+                                  gradient.weight.slice_rows(first, size));
+      return;
+    }
+    const auto [first, size] = inputs_.part(index - num_weight);
+    for (std::int64_t row = 0; row < drows.rows; row += kHeadGradientRows) {
+      const std::int64_t count = std::min(kHeadGradientRows, drows.rows - row);
+      ops_.linear_backward_input(dlogits.slice_rows(row, count), head_, first, Store::kOverwrite,
+                                 drows.slice_rows(row, count).slice_cols(first, size));
+    }
+  }
+
+private:
+  [[nodiscard]] std::int64_t num_weight_parts(const LinearGradient& gradient) const {
+    return bypass_ == nullptr && !gradient.weight.is_null() ? outputs_.count() : 0;
+  }
+
+  HeadInput input_;
+  const PreparedWeight& head_;
+  const LinearBypass* bypass_;
+  Ops& ops_;
+  HeadBuffers& b_;
+  FeatureParts outputs_;
+  FeatureParts inputs_;
+};
 
 // Returns the entries of a chunk.
 Vector of_chunk(const DeviceMatrix& values, const TargetChunks::Chunk& chunk) {
@@ -171,7 +242,8 @@ public:
         input_(input),
         logprobs_(logprobs),
         entropies_(entropies),
-        chunks_(input.targets, input.options.chunk_rows) {
+        chunks_(input.targets, input.options.chunk_rows),
+        products_(input, state.ops, state.head) {
     check_sizes(input.targets.size(), input.hidden);
     TIDEMILL_CHECK(logprobs.size() == input.targets.size());
     TIDEMILL_CHECK(entropies.empty() || entropies.size() == input.targets.size());
@@ -190,10 +262,13 @@ public:
 
   void run() override {
     const TargetChunks::Chunk chunk = chunks_.chunk(next_);
-    const Matrix logits = chunk_logits(*input_.weights, input_.adapter, input_.hidden,
-                                       chunks_.rows(chunk), s_.ops, s_.head);
-    s_.ops.log_softmax_gather(logits, chunks_.targets(chunk), 1.0F / input_.options.temperature,
-                              of_chunk(s_.head.logprobs, chunk),
+    products_.logits(part_, chunks_.rows(chunk));
+    if (++part_ < products_.num_logit_parts()) {
+      return;
+    }
+    part_ = 0;
+    s_.ops.log_softmax_gather(s_.head.logits.view(), chunks_.targets(chunk),
+                              1.0F / input_.options.temperature, of_chunk(s_.head.logprobs, chunk),
                               entropies_.empty() ? Vector() : of_chunk(s_.head.entropies, chunk));
     if (++next_ == chunks_.num_chunks()) {
       read_values(s_.head.logprobs, chunks_, s_.ops, logprobs_);
@@ -209,10 +284,13 @@ private:
   std::span<float> logprobs_;
   std::span<float> entropies_;
   TargetChunks chunks_;
-  std::int64_t next_ = 0;
+  HeadProducts products_;
+  std::int64_t next_ = 0;  // chunk
+  std::int64_t part_ = 0;  // of its logits
 };
 
-// Propagates the gradients of log-probabilities and entropies, one chunk at a time.
+// Propagates the gradients of log-probabilities and entropies, one chunk at a time: its logits part
+// by part, their gradients, and those of the head part by part.
 class LogprobBackwardUnits final : public Units {
 public:
   LogprobBackwardUnits(Transformer::State& state, const HeadInput& input,
@@ -222,12 +300,15 @@ public:
         dhidden_(dhidden),
         gradients_(gradients),
         with_entropies_(!upstream.dentropies.empty()),
-        chunks_(input.targets, input.options.chunk_rows) {
+        chunks_(input.targets, input.options.chunk_rows),
+        products_(input, state.ops, state.head) {
     check_sizes(input.targets.size(), input.hidden);
     TIDEMILL_CHECK(upstream.dlogprobs.size() == input.targets.size());
     TIDEMILL_CHECK(!with_entropies_ || upstream.dentropies.size() == input.targets.size());
     TIDEMILL_CHECK(dhidden.rows == input.hidden.rows && dhidden.cols == input.hidden.cols);
-    held_ = upstream.follows_token_logprobs && s_.head.holds_all_logits;
+    if (upstream.follows_token_logprobs && s_.head.holds_all_logits) {
+      stage_ = Stage::kSoftmax;  // the logits of the only chunk are there
+    }
     s_.head.holds_all_logits = false;  // the gradient overwrites them
     s_.head.borrow(s_.forward);
     s_.ops.fill(0.0F, dhidden);
@@ -243,29 +324,49 @@ public:
   [[nodiscard]] bool done() const override { return next_ == chunks_.num_chunks(); }
 
   void run() override {
-    const TargetChunks::Chunk chunk = chunks_.chunk(next_++);
-    const Matrix dlogits = held_ ? s_.head.logits.view()
-                                 : chunk_logits(*input_.weights, input_.adapter, input_.hidden,
-                                                chunks_.rows(chunk), s_.ops, s_.head);
-    s_.ops.log_softmax_backward(
-        dlogits, chunks_.targets(chunk), 1.0F / input_.options.temperature,
-        of_chunk(s_.head.dlogprobs, chunk),
-        with_entropies_ ? of_chunk(s_.head.dentropies, chunk) : ConstVector());
-    const Matrix drows = s_.head.dhidden.reshape(chunk.size, input_.hidden.cols);
-    head_backward(*input_.weights, head_bypass(input_.adapter), dlogits, s_.head.hidden.view(),
-                  s_.ops, gradients_.head(), drows);
-    s_.ops.copy_rows(drows, {}, dhidden_, chunks_.rows(chunk));
+    const TargetChunks::Chunk chunk = chunks_.chunk(next_);
+    if (stage_ == Stage::kLogits) {
+      products_.logits(part_, chunks_.rows(chunk));
+      go_on(products_.num_logit_parts(), Stage::kSoftmax);
+    } else if (stage_ == Stage::kSoftmax) {
+      s_.ops.log_softmax_backward(
+          s_.head.logits.view(), chunks_.targets(chunk), 1.0F / input_.options.temperature,
+          of_chunk(s_.head.dlogprobs, chunk),
+          with_entropies_ ? of_chunk(s_.head.dentropies, chunk) : ConstVector());
+      stage_ = Stage::kGradients;
+    } else {
+      products_.gradients(part_, gradients_.head());
+      if (go_on(products_.num_gradient_parts(gradients_.head()), Stage::kLogits)) {
+        s_.ops.copy_rows(s_.head.dhidden.view(), {}, dhidden_, chunks_.rows(chunk));
+        ++next_;
+      }
+    }
   }
 
 private:
+  enum class Stage { kLogits, kSoftmax, kGradients };
+
+  // Goes on to the next part or, after the last of `count`, to `next`. Returns whether that was the
+  // last.
+  bool go_on(std::int64_t count, Stage next) {
+    if (++part_ < count) {
+      return false;
+    }
+    part_ = 0;
+    stage_ = next;
+    return true;
+  }
+
   Transformer::State& s_;
   HeadInput input_;
   Matrix dhidden_;
   Gradients& gradients_;
   bool with_entropies_;
-  bool held_ = false;
   TargetChunks chunks_;
-  std::int64_t next_ = 0;
+  HeadProducts products_;
+  std::int64_t next_ = 0;  // chunk
+  Stage stage_ = Stage::kLogits;
+  std::int64_t part_ = 0;  // of the stage
 };
 
 }  // namespace

@@ -58,6 +58,9 @@ struct ForwardOptions {
 struct HeadOptions {
   float temperature = 1.0F;      // log_softmax(logits / temperature)
   std::int64_t chunk_rows = 64;  // logits held at once: chunk_rows x V floats; changes no bit
+  /// The number of logits per row, roughly, that one unit computes or propagates; 0: all. Changes
+  /// no bit.
+  std::int64_t unit_features = 0;
 };
 
 /// What the head computes from: `targets[t]` is predicted from row t of `hidden` (R, D), or is -1.
@@ -143,8 +146,9 @@ public:
   [[nodiscard]] ConstMatrix forward(const ModelWeights& weights, const Batch& batch, KvCache& cache,
                                     const ForwardOptions& options = {});
 
-  /// The same for batches whose hidden states are all requested. One unit is a layer over one
-  /// window of rows. `hidden` returns the result.
+  /// The same for batches whose hidden states are all requested. With windows, one unit is a
+  /// part of a layer (a product or two) over one window; without, a layer over all rows. `hidden`
+  /// returns the result.
   [[nodiscard]] std::unique_ptr<Units> start_forward(const ModelWeights& weights,
                                                      const Batch& batch, KvCache& cache,
                                                      const ForwardOptions& options);
@@ -169,7 +173,8 @@ public:
   /// Computes logprobs[t], the log-probability of targets[t] given hidden[t] (the state of the
   /// token before it), and entropies[t], the entropy of that distribution in nats. Empty
   /// `entropies` are skipped. Both are 0 if the target is -1; rows without a target cost nothing.
-  /// One unit is a chunk of `HeadOptions::chunk_rows` rows. The results are set by the last unit.
+  /// One unit is a part of the logits of `HeadOptions::chunk_rows` rows. The results are set by the
+  /// last unit.
   [[nodiscard]] std::unique_ptr<Units> start_token_logprobs(const HeadInput& input,
                                                             std::span<float> logprobs,
                                                             std::span<float> entropies);
@@ -177,7 +182,8 @@ public:
   /// Propagates the gradient of a loss on the results of `start_token_logprobs` to the hidden
   /// states. Overwrites dhidden (N, D), and adds the gradient of the head to `gradients` if the
   /// head is trained. Recomputes the logits chunk by chunk unless it can reuse them. Spans are as
-  /// long as the targets. Requires weights prepared for backward. One unit is a chunk of rows.
+  /// long as the targets. Requires weights prepared for backward. One unit is a part of a product
+  /// over a chunk of rows.
   /// `upstream` is borrowed only until the function returns.
   [[nodiscard]] std::unique_ptr<Units> start_token_logprobs_backward(const HeadInput& input,
                                                                      const TokenGradients& upstream,
@@ -189,8 +195,8 @@ public:
   /// `activations` must be those of the forward pass. Consumes `activations`, but not `dhidden`.
   /// Requires weights (and the trained adapter) prepared for backward. If `gradients` belong to an
   /// adapter, the training segments must use that adapter.
-  /// One unit is a half of a layer over one window of rows, or computes again what the pass over
-  /// that window needs.
+  /// One unit is a part of a layer (a product or two) over one window of rows, or computes again
+  /// what the pass over that window needs of such a part.
   [[nodiscard]] std::unique_ptr<Units> start_backward(const ModelWeights& weights,
                                                       const Batch& batch, const KvCache& cache,
                                                       Activations& activations, ConstMatrix dhidden,

@@ -191,8 +191,10 @@ TEST_P(GradientBitsTest, AreTheSameForEveryCutBetweenSequences) {
         }
         cuts.push_back(6);
         const auto chunk_rows = static_cast<std::int64_t>(1 + random.below(40));
-        ASSERT_EQ(gradient_values(harness, sequences, cuts, trained, chunk_rows), whole)
-            << c.name << " in " << cuts.size() << " parts, chunks of " << chunk_rows;
+        const auto features = static_cast<std::int64_t>(random.below(150));
+        ASSERT_EQ(gradient_values(harness, sequences, cuts, trained, chunk_rows, features), whole)
+            << c.name << " in " << cuts.size() << " parts, chunks of " << chunk_rows
+            << ", parts of " << features << " logits";
       }
     }
   }

@@ -197,13 +197,13 @@ Gradients gradients_for(const ModelConfig& config, const Adapter* adapter, Ops& 
 std::vector<float> gradient_values(ModelHarness& harness,
                                    const std::vector<TestSequence>& sequences,
                                    const std::vector<std::size_t>& cuts, const Adapter* adapter,
-                                   std::int64_t chunk_rows) {
+                                   std::int64_t chunk_rows, std::int64_t unit_features) {
   Gradients gradients = gradients_for(harness.config, adapter, *harness.ops);
   std::size_t first = 0;
   for (const std::size_t end : cuts) {
     const std::vector<TestSequence> part(sequences.begin() + static_cast<std::ptrdiff_t>(first),
                                          sequences.begin() + static_cast<std::ptrdiff_t>(end));
-    harness.train(part, adapter, {0.8F, chunk_rows}, &gradients);
+    harness.train(part, adapter, {0.8F, chunk_rows, unit_features}, &gradients);
     first = end;
   }
   return gradients.collect().to_floats();

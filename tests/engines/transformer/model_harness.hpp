@@ -104,6 +104,7 @@ public:
 [[nodiscard]] std::vector<float> gradient_values(ModelHarness& harness,
                                                  const std::vector<TestSequence>& sequences,
                                                  const std::vector<std::size_t>& cuts,
-                                                 const Adapter* adapter, std::int64_t chunk_rows);
+                                                 const Adapter* adapter, std::int64_t chunk_rows,
+                                                 std::int64_t unit_features = 0);
 
 }  // namespace tidemill::engines

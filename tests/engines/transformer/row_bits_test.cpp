@@ -292,8 +292,11 @@ TEST_P(RowBitsTest, OfLogprobsAgreeBetweenScoringAndGenerating) {
   targets[7] = -1;
   const auto [whole, entropies] = harness_.token_logprobs(hidden, targets, {0.7F, 64});
   for (const std::int64_t chunk_rows : {1, 3, 17}) {
-    EXPECT_EQ(harness_.token_logprobs(hidden, targets, {0.7F, chunk_rows}).logprobs, whole)
-        << chunk_rows;
+    for (const std::int64_t features : {0, 1, 100}) {
+      EXPECT_EQ(harness_.token_logprobs(hidden, targets, {0.7F, chunk_rows, features}).logprobs,
+                whole)
+          << chunk_rows << " rows, " << features << " logits";
+    }
   }
   // A sampler computes one row of logits, then the log-probability of the token that it sampled.
   for (std::size_t t = 0; t < targets.size(); ++t) {

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests how training passes are divided into units, and that the division changes no bit.
+#include "engines/transformer/units.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "engines/transformer/gradients.hpp"
+#include "tests/engines/transformer/backends.hpp"
+#include "tests/engines/transformer/model_harness.hpp"
+#include "tests/engines/transformer/random_model.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+// Layers, heads and vocabulary that can be cut.
+ModelConfig wide_config() {
+  ModelConfig config = small_config({});
+  config.vocab_size = 330;
+  config.hidden_size = 192;
+  return config;
+}
+
+int run_and_count(Units& units) {
+  int count = 0;
+  for (; !units.done(); ++count) {
+    units.run();
+  }
+  return count;
+}
+
+class UnitsTest : public ::testing::TestWithParam<Backend> {};
+
+TEST_P(UnitsTest, PartsOfTheHeadChangeNoBit) {
+  const ModelConfig config = wide_config();
+  const TensorMap weights = random_weights(config, 3);
+  ModelHarness harness(GetParam(), config, weights);
+  const std::vector<AdapterSample> samples = adapter_samples();
+  const auto sequences = random_sequences(config, {9, 1, 20}, 4);
+  for (std::size_t i = 0; i <= samples.size(); ++i) {
+    std::shared_ptr<const Adapter> adapter;  // the last: all parameters are trained
+    if (i < samples.size()) {
+      const AdapterSpec spec = spec_of(samples[i].config, config);
+      adapter = harness.adapter(spec, random_adapter(spec, config, weights, 5));
+    }
+    const auto whole = gradient_values(harness, sequences, {3}, adapter.get(), 64, 0);
+    for (const std::int64_t features : {1, 100}) {
+      EXPECT_EQ(gradient_values(harness, sequences, {3}, adapter.get(), 7, features), whole)
+          << (adapter != nullptr ? samples[i].name : "all") << ", parts of " << features
+          << " logits";
+    }
+  }
+}
+
+// Counts the units of each pass over one sequence of 30 tokens.
+struct Counts {
+  int forward = 0;
+  int head = 0;
+  int head_backward = 0;
+  int backward = 0;
+  friend bool operator==(const Counts&, const Counts&) = default;
+};
+
+Counts count_units(ModelHarness& harness, std::int64_t window_tokens, const HeadOptions& head,
+                   Recompute recompute) {
+  Counts counts;
+  const ModelConfig& config = harness.config;
+  const auto sequence = random_sequences(config, {30}, 6).front();
+  const auto pages = harness.pages_for(30);
+  Batch batch{sequence.ids, {{30, 0, pages, nullptr, SegmentMode::kTraining}}};
+  Gradients gradients = gradients_for(config, nullptr, *harness.ops);
+  Activations activations(config, 0, harness.ops->memory(), {recompute, DType::kF32});
+  ForwardOptions options{.activations = &activations};
+  options.window_tokens = window_tokens;
+  const auto forward =
+      harness.model.start_forward(*harness.weights, batch, *harness.cache, options);
+  counts.forward = run_and_count(*forward);
+  std::vector<std::int32_t> targets(sequence.ids.begin() + 1, sequence.ids.end());
+  targets.push_back(-1);
+  const HeadInput input{harness.weights.get(), nullptr, harness.model.hidden(), targets, head};
+  std::vector<float> values(30, 0.5F);
+  const auto logprobs = harness.model.start_token_logprobs(input, values, {});
+  counts.head = run_and_count(*logprobs);
+  DeviceMatrix dhidden(harness.ops->memory());
+  dhidden.reshape(30, config.hidden_size);
+  const auto head_backward = harness.model.start_token_logprobs_backward(input, {values, {}, true},
+                                                                         dhidden.view(), gradients);
+  counts.head_backward = run_and_count(*head_backward);
+  const auto backward =
+      harness.model.start_backward(*harness.weights, batch, *harness.cache, activations,
+                                   dhidden.view(), gradients, {.window_tokens = window_tokens});
+  counts.backward = run_and_count(*backward);
+  EXPECT_TRUE(harness.ops->synchronize().ok());
+  harness.cache->release(pages);
+  return counts;
+}
+
+TEST_P(UnitsTest, AUnitIsAPartOfALayerOverAWindowOrOfTheHead) {
+  const ModelConfig config = wide_config();
+  ModelHarness harness(GetParam(), config, random_weights(config, 3));
+  const auto layers = static_cast<int>(config.num_layers);
+  // 30 tokens in windows of 8; 29 targets in chunks of 10, with 128, 128 and 74 logits at a time,
+  // and 128 and 64 inputs.
+  constexpr int kWindows = 4;
+  constexpr int kChunks = 3;
+  const HeadOptions head{1.0F, 10, 128};
+  for (const auto& [recompute, recomputed] :
+       {std::pair{Recompute::kNone, 0}, {Recompute::kCheap, 2}, {Recompute::kLayer, 4}}) {
+    EXPECT_EQ(count_units(harness, 8, head, recompute),
+              (Counts{kWindows * (1 + 5 * layers + 1), kChunks * 3, kChunks * (3 + 1 + 3 + 2),
+                      kWindows * (1 + (5 + recomputed) * layers + 1)}))
+        << recomputed;
+  }
+  // Without windows and limits, the forward pass takes all rows through a whole layer, and the
+  // logits are reused.
+  EXPECT_EQ(count_units(harness, 0, {1.0F, 64}, Recompute::kNone),
+            (Counts{1 + layers + 1, 1, 1 + 1 + 1, 1 + 5 * layers + 1}));
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, UnitsTest, ::testing::ValuesIn(backends()),
+                         [](const auto& test) { return test.param.name; });
+
+}  // namespace
+}  // namespace tidemill::engines
