@@ -177,7 +177,7 @@ public:
     TIDEMILL_CHECK(entropies.empty() || entropies.size() == input.targets.size());
     std::ranges::fill(logprobs, 0.0F);
     std::ranges::fill(entropies, 0.0F);
-    s_.head.borrow(s_.forward);
+    s_.begin_head(input.hidden.rows, input.options.chunk_rows);
     s_.head.holds_all_logits = chunks_.num_chunks() == 1;
     if (!done()) {
       chunks_.prepare(s_);
@@ -229,7 +229,7 @@ public:
     TIDEMILL_CHECK(dhidden.rows == input.hidden.rows && dhidden.cols == input.hidden.cols);
     held_ = upstream.follows_token_logprobs && s_.head.holds_all_logits;
     s_.head.holds_all_logits = false;  // the gradient overwrites them
-    s_.head.borrow(s_.forward);
+    s_.begin_head(input.hidden.rows, input.options.chunk_rows);
     s_.ops.fill(0.0F, dhidden);
     if (!done()) {
       chunks_.prepare(s_);
