@@ -72,7 +72,8 @@ std::string memory_warning(const DeviceOptions& device, const MemoryLimit& limit
 }
 
 MemoryBudgets budgets_of(const engines::RuntimeOptions& runtime) noexcept {
-  return {runtime.recompute, runtime.window_tokens, runtime.kv_bytes, runtime.activation_bytes};
+  return {runtime.recompute, runtime.window_tokens, runtime.kv_bytes, runtime.activation_bytes,
+          runtime.limits};
 }
 
 void apply(const MemoryBudgets& budgets, engines::RuntimeOptions& runtime) noexcept {
@@ -80,6 +81,7 @@ void apply(const MemoryBudgets& budgets, engines::RuntimeOptions& runtime) noexc
   runtime.window_tokens = budgets.window_tokens;
   runtime.kv_bytes = budgets.kv_bytes;
   runtime.activation_bytes = budgets.activation_bytes;
+  runtime.limits = budgets.limits;
 }
 
 MemoryPlan make_memory_plan(const engines::ModelFiles& model,

@@ -61,6 +61,7 @@
 #include "engines/ops/matrix.hpp"
 #include "engines/ops/op_types.hpp"
 #include "engines/ops/pass.hpp"
+#include "engines/ops/scratch_stack.hpp"
 #include "engines/optimizer/adamw.hpp"
 #include "engines/sampling/sampling_options.hpp"
 
@@ -183,6 +184,8 @@ public:
 
   /// Returns the memory of the device.
   [[nodiscard]] virtual DeviceMemory& memory() noexcept = 0;
+  /// Returns memory for intermediate results, which all users of the device share.
+  [[nodiscard]] virtual ScratchStack& scratch() noexcept = 0;
 
   /// Waits for all operations.
   /// Errors: those of the device, for any operation since the last wait.

@@ -215,4 +215,22 @@ std::int64_t LinearBypass::size_bytes() const noexcept {
          input_scale_.size_bytes() + output_scale_.size_bytes() + inverse_norms_.size_bytes();
 }
 
+// No call holds more than a copy of its input and of that copy's gradient, two of its output, a
+// scaled output gradient, and two low-rank products.
+std::int64_t scratch_bytes(const AdapterSpec& spec, const BypassRows& rows) {
+  std::int64_t bytes = 0;
+  for (const AdaptedModule& module : spec) {
+    const std::int64_t inputs = module.input_scale.empty() ? 0 : 2;
+    const std::int64_t outputs = (module.output_scale.empty() && module.magnitude.empty() ? 0 : 2) +
+                                 (module.c.empty() ? 0 : 1);
+    const std::int64_t count = module.path == kHeadPath ? rows.head : rows.layers;
+    const auto part = [count](std::int64_t cols) {
+      return ScratchStack::part_bytes(count * cols * std::int64_t{sizeof(float)});
+    };
+    bytes = std::max(bytes, inputs * part(module.in_features) +
+                                outputs * part(module.out_features) + 2 * part(module.rank));
+  }
+  return bytes;
+}
+
 }  // namespace tidemill::engines

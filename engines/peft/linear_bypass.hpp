@@ -134,4 +134,13 @@ private:
   PreparedVector inverse_norms_;  // of DoRA; if empty, the output scale applies to the bias too
 };
 
+/// The rows that go through a layer together.
+struct BypassRows {
+  std::int64_t layers = 0;  // through the embedding table and the linear layers of the decoder
+  std::int64_t head = 0;
+};
+
+/// Returns how much of `Ops::scratch` the bypasses of an adapter need. Units: bytes.
+[[nodiscard]] std::int64_t scratch_bytes(const AdapterSpec& spec, const BypassRows& rows);
+
 }  // namespace tidemill::engines

@@ -49,6 +49,8 @@ Result<std::shared_ptr<const Adapter>> AdapterTable::lay_out(const AdapterFiles&
   TIDEMILL_RETURN_IF_ERROR(
       check_tensors(adapter_shapes(spec.value()), files.tensors, files.location));
   TIDEMILL_RETURN_IF_ERROR(check_finite_weights(files.tensors, files.location));
+  TIDEMILL_RETURN_IF_ERROR(
+      ops_.scratch().reserve(scratch_bytes(spec.value(), rows_)).with_context(files.location));
   auto adapter =
       Adapter::create(config_, spec.value(), files.tensors, *base_, WeightUse::kForward, ops_);
   return adapter.ok() ? std::move(adapter) : adapter.status().with_context(files.location);

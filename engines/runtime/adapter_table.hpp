@@ -36,9 +36,10 @@ struct AdapterSlot {
 /// Threads: one call at a time.
 class AdapterTable final : public NamedAdapters {
 public:
-  /// `config` and `ops` must outlive the table. The layouts take at most `byte_limit` bytes.
-  AdapterTable(const ModelConfig& config, Ops& ops, std::int64_t byte_limit)
-      : config_(config), ops_(ops), byte_limit_(byte_limit) {}
+  /// `config` and `ops` must outlive the table. The layouts take at most `byte_limit` bytes. `rows`
+  /// go through a layer together.
+  AdapterTable(const ModelConfig& config, Ops& ops, std::int64_t byte_limit, const BypassRows& rows)
+      : config_(config), ops_(ops), byte_limit_(byte_limit), rows_(rows) {}
 
   [[nodiscard]] Status load(NamedAdapter adapter) override;
   [[nodiscard]] Status unload(std::string_view name) override;
@@ -68,6 +69,7 @@ private:
   const ModelConfig& config_;
   Ops& ops_;
   std::int64_t byte_limit_;
+  BypassRows rows_;
   std::shared_ptr<const ModelWeights> base_;
   std::string base_name_;
   Slots slots_;

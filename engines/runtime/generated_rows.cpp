@@ -40,9 +40,14 @@ GeneratedRows::GeneratedRows(const ModelConfig& config, std::int64_t first_layer
       first_layer_(first_layer),
       layout_(config, first_layer, options.row_bytes),
       max_records_(std::min<std::int64_t>(options.byte_limit / layout_.record_bytes,
-                                          std::numeric_limits<std::int32_t>::max())) {
-  memory_ = ops.memory().allocate(max_records_ * layout_.record_bytes, BlockUse::kSparse).value();
+                                          std::numeric_limits<std::int32_t>::max())) {}
+
+Status GeneratedRows::reserve(std::int64_t pass_rows, const AdapterSpec& spec) {
+  TIDEMILL_RETURN_IF_ERROR(scratch_.reserve(pass_rows, spec));
+  TIDEMILL_ASSIGN_OR_RETURN(
+      memory_, ops_.memory().allocate(max_records_ * layout_.record_bytes, BlockUse::kSparse));
   pool_ = {memory_.address(), max_records_, layout_.record_bytes};
+  return {};
 }
 
 std::int64_t GeneratedRows::bytes_for(std::int64_t rows, const ModelConfig& config,

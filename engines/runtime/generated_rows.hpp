@@ -64,6 +64,10 @@ public:
   /// outlive it. Requires `Recompute::kNone`.
   GeneratedRows(const ModelConfig& config, std::int64_t first_layer, const KeepOptions& keep,
                 const GeneratedRowsOptions& options, Ops& ops);
+  /// Reserves the memory of all records, and of passes over up to `pass_rows` rows with the adapter
+  /// of `spec`. To be called once, before any other function.
+  /// Errors: those of `DeviceMemory::allocate`.
+  [[nodiscard]] Status reserve(std::int64_t pass_rows, const AdapterSpec& spec = {});
 
   /// Returns whether a pass can keep `count` rows.
   [[nodiscard]] bool has_room(std::int64_t count) const noexcept;

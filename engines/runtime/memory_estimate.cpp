@@ -349,8 +349,14 @@ void set_budgets(const ModelConfig& model, const MemoryLoad& load, RuntimeOption
   if (load.kv_tokens < std::numeric_limits<std::int64_t>::max()) {
     options.kv_bytes = kv_bytes_for(model, options, load.kv_tokens);
   }
-  options.activation_bytes =
-      std::max<std::int64_t>(pass_rows(load), 1) * kept_row_bytes(model, options);
+  const std::int64_t rows = std::max<std::int64_t>(pass_rows(load), 1);
+  options.activation_bytes = rows * kept_row_bytes(model, options);
+  options.limits = {.rollout_rows = std::max<std::int64_t>(load.rollout_tokens, 1),
+                    .sampled_rows = std::clamp<std::int64_t>(load.sampled_tokens, 1,
+                                                             RuntimeContext::logit_rows(model)),
+                    .train_rows = rows,
+                    .sequence_rows = load.sequence_tokens,
+                    .prompt_rows = load.prompt_tokens};
 }
 
 std::int64_t kv_bytes_for(const ModelConfig& model, const RuntimeOptions& options,

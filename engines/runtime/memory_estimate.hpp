@@ -64,9 +64,9 @@ struct MemoryLoad {
 [[nodiscard]] MemoryEstimate estimate_memory(const ModelFiles& model, const RuntimeOptions& options,
                                              const MemoryLoad& load);
 
-/// Sets `activation_bytes` and `kv_bytes` of `options` to what `load` needs on `model`, so that no
-/// micro-batch and no sequence of the load is refused. `kv_bytes` stays as it is if the load does
-/// not bound `kv_tokens`.
+/// Sets `activation_bytes`, `limits` and `kv_bytes` of `options` to what `load` needs on `model`,
+/// so that no micro-batch and no sequence of the load is refused. `kv_bytes` stays as it is if the
+/// load does not bound `kv_tokens`.
 void set_budgets(const ModelConfig& model, const MemoryLoad& load, RuntimeOptions& options);
 
 /// Returns the bytes of cached keys and values that `tokens` positions of one sequence take, in

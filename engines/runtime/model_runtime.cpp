@@ -22,6 +22,10 @@ Status check_options(const RuntimeOptions& options) {
     return invalid_argument("max_running: " + std::to_string(options.max_running) +
                             " is less than 1");
   }
+  if (options.limits.rollout_rows < 1) {
+    return invalid_argument("limits.rollout_rows: " + std::to_string(options.limits.rollout_rows) +
+                            " is less than 1");
+  }
   if (options.adapter_bytes < 0) {
     return invalid_argument("adapter_bytes: " + std::to_string(options.adapter_bytes) +
                             " is negative");
@@ -130,9 +134,13 @@ public:
     TIDEMILL_ASSIGN_OR_RETURN(const LaidOutWeights weights, std::move(laid_out));
     opened_ = weights.base;
     rollout_.emplace(*context_, weight_cache_, options, weights, initial_.version);
+    TIDEMILL_RETURN_IF_ERROR(rollout_->reserve());
     if (options.optimizer.has_value()) {
-      policy_job_.emplace(*context_, weight_cache_, options,
-                          options.adapter.has_value() ? initial_.adapter : model.tensors, weights);
+      TIDEMILL_ASSIGN_OR_RETURN(
+          policy_job_,
+          RuntimeJob::create({*context_, weight_cache_, nullptr}, options,
+                             options.adapter.has_value() ? initial_.adapter : model.tensors,
+                             weights));
       if (GeneratedRows* rows = policy_job_->generated()) {
         rollout_->keep_rows_in(*rows);
       }
@@ -142,7 +150,7 @@ public:
 
   RolloutEngine& rollout() override { return *rollout_; }
   NamedAdapters& adapters() override { return rollout_->adapters(); }
-  TrainingJob* policy_job() override { return policy_job_.has_value() ? &*policy_job_ : nullptr; }
+  TrainingJob* policy_job() override { return policy_job_.get(); }
   Result<std::unique_ptr<TrainingJob>> open_job(const JobOptions& job) override {
     RuntimeOptions options = options_;
     options.adapter = job.adapter;
@@ -152,6 +160,7 @@ public:
     options.window_tokens = job.window_tokens;
     options.allocator = job.allocator;
     options.generated_bytes = 0;  // only the policy's rows are kept
+    options.limits = {};          // those of generation do not apply, the others are the policy's
     TIDEMILL_RETURN_IF_ERROR(check_options(options));
     TIDEMILL_ASSIGN_OR_RETURN(AdapterSpec spec, read_spec(context_->config, job.adapter, true));
     const std::shared_ptr<const ModelWeights> base = opened_.lock();
@@ -167,10 +176,13 @@ public:
     TIDEMILL_ASSIGN_OR_RETURN(weights.adapter, weight_cache->lay_out_adapter(
                                                    adapter, *base, WeightUse::kForwardAndBackward));
     weight_cache->remember(weights, WeightUse::kForwardAndBackward);
-    auto opened = std::make_unique<RuntimeJob>(*context_, std::move(weight_cache), options, adapter,
-                                               std::move(weights));
+    WeightCache& cache = *weight_cache;
+    TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<RuntimeJob> opened,
+                              RuntimeJob::create({*context_, cache, std::move(weight_cache)},
+                                                 options, adapter, std::move(weights)));
     if (job.keeps_anchor) {
-      opened->keep_anchor();
+      TIDEMILL_RETURN_IF_ERROR(
+          opened->keep_anchor().with_context("memory of the weights of proximal terms"));
     }
     return std::unique_ptr<TrainingJob>(std::move(opened));
   }
@@ -184,6 +196,10 @@ public:
     }
     return initial_;
   }
+  DeviceUse device_use() const override {
+    const DeviceMemory& memory = context_->ops->memory();
+    return {memory.used_bytes(), memory.num_allocations()};
+  }
   std::string_view description() const override { return context_->description; }
 
 private:
@@ -193,7 +209,7 @@ private:
   std::weak_ptr<const ModelWeights> opened_;
   mutable Snapshot initial_;  // the digest of the base is computed on demand
   std::optional<RolloutView> rollout_;
-  std::optional<RuntimeJob> policy_job_;
+  std::unique_ptr<RuntimeJob> policy_job_;
 };
 
 }  // namespace

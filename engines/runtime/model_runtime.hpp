@@ -2,6 +2,7 @@
 // One model on one device, which generates and trains.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string_view>
 
@@ -29,7 +30,18 @@ struct JobOptions {
   BufferAllocator* allocator = nullptr;
 };
 
+/// How much of the device's memory is in use, and how many blocks have been allocated until now.
+struct DeviceUse {
+  std::int64_t bytes = 0;
+  std::int64_t num_allocations = 0;
+};
+
 /// A model that generates and trains on one device.
+///
+/// Opening a runtime or a job reserves the memory of its passes (`RuntimeOptions::limits`).
+/// Generation and training then allocate no device memory. What still does, and reports a `Status`
+/// if there is too little: weights that are laid out, adapters that are loaded by name, and batches
+/// whose shared prompts are longer than `RowLimits::prompt_rows` and than those of earlier batches.
 ///
 /// The base weights of a snapshot are laid out once for generation and all jobs. Rollout and
 /// training run the same forward pass with the same operations, so equal weights give
@@ -50,13 +62,15 @@ public:
   /// Opens a job over the base that the runtime was opened with. Generation uses none of its
   /// weights until they are loaded as a named adapter. The runtime must outlive the job.
   /// Errors: those of `open_runtime` about adapters and training; `kInvalidArgument` if the base
-  /// was not prepared for training (`RuntimeOptions::trains_adapters`) or is no longer in use.
+  /// was not prepared for training (`RuntimeOptions::trains_adapters`) or is no longer in use;
+  /// `kResourceExhausted` if there is too little memory, naming what it is for and the sizes.
   [[nodiscard]] virtual Result<std::unique_ptr<TrainingJob>> open_job(
       const JobOptions& options) = 0;
   /// Returns the adapters that requests may name.
   [[nodiscard]] virtual NamedAdapters& adapters() = 0;
   /// Returns the weights that generation and the policy's job start from, as version 0 of line 0.
   [[nodiscard]] virtual const Snapshot& initial() const = 0;
+  [[nodiscard]] virtual DeviceUse device_use() const = 0;
   /// Returns a one-line description: operations, threads, and the types of weights and cache.
   [[nodiscard]] virtual std::string_view description() const = 0;
 };
@@ -64,7 +78,8 @@ public:
 /// Opens a runtime for a model.
 /// Errors: `kInvalidArgument` (a bad option; tensors or an adapter that do not fit the model),
 /// `kUnimplemented` (training an adapter with dropout), `kResourceExhausted` (a cache too small for
-/// one page); for a model that is `unchecked`, those of `check_finite_weights`.
+/// one page; too little memory, naming what it is for and the sizes); for a model that is
+/// `unchecked`, those of `check_finite_weights`.
 [[nodiscard]] Result<std::unique_ptr<ModelRuntime>> open_runtime(const ModelFiles& model,
                                                                  const RuntimeOptions& options);
 

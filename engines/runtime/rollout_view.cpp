@@ -79,7 +79,11 @@ RolloutView::RolloutView(RuntimeContext& context, WeightCache& weight_cache,
       weights_(std::move(weights)),
       weights_name_(weights_name(weights_)),
       version_(version),
-      adapters_(context.config, *context.ops, options.adapter_bytes) {
+      rows_{options.limits.rollout_rows,
+            std::min(options.limits.sampled_rows > 0 ? options.limits.sampled_rows
+                                                     : RuntimeContext::logit_rows(context.config),
+                     RuntimeContext::logit_rows(context.config))},
+      adapters_(context.config, *context.ops, options.adapter_bytes, rows_) {
   adapters_.set_base(weights_.base, base_name(weights_));
   context.make_room = [this](std::int64_t pages, ReclaimFrom from) {
     if (from == ReclaimFrom::kCached) {
@@ -88,6 +92,13 @@ RolloutView::RolloutView(RuntimeContext& context, WeightCache& weight_cache,
       preempted_between_steps_ += queue_.planner().make_room(pages);
     }
   };
+}
+
+Status RolloutView::reserve() {
+  TIDEMILL_RETURN_IF_ERROR(
+      token_sampler_.reserve(rows_.head)
+          .with_context("memory to sample " + std::to_string(rows_.head) + " tokens at a time"));
+  return context_.ops->scratch().reserve(scratch_bytes(weight_cache_.spec(), rows_));
 }
 
 Status RolloutView::check(const RolloutRequest& request) const {
@@ -213,7 +224,8 @@ Result<StepReport> RolloutView::step(const StepBudget& budget) {
   StepReport report;
   end_overdue();
   drop_pages_of_removed_adapters();
-  RolloutPlan plan = queue_.plan({budget.tokens, budget.prefill_tokens}, admission());
+  RolloutPlan plan =
+      queue_.plan({std::min(budget.tokens, rows_.layers), budget.prefill_tokens}, admission());
   report.cached_tokens = plan.cached_tokens;
   report.preemptions = plan.preemptions + std::exchange(preempted_between_steps_, 0);
   report.kv_use = static_cast<double>(queue_.planner().num_pages_in_use()) /

@@ -29,6 +29,10 @@ public:
   /// `context` and `weight_cache` must outlive the view.
   RolloutView(RuntimeContext& context, WeightCache& weight_cache, const RuntimeOptions& options,
               LaidOutWeights weights, PolicyVersion version);
+  /// Reserves the memory of sampling and of the policy's adapter. To be called before any other
+  /// function.
+  /// Errors: those of `DeviceMemory::allocate`.
+  [[nodiscard]] Status reserve();
 
   Status submit(RolloutRequest request, RolloutSink& sink) override;
   void cancel(SampleId id) override;
@@ -81,6 +85,7 @@ private:
   PolicyVersion version_;
   std::int64_t preempted_between_steps_ = 0;  // sequences preempted since the last step
   std::optional<Pending> pending_;
+  BypassRows rows_;  // that memory is reserved for
   AdapterTable adapters_;
   GeneratedRows* generated_ = nullptr;  // null: no rows are kept
   std::uint64_t num_removals_ = 0;      // of `adapters_`, at the last check

@@ -8,6 +8,7 @@
 
 #include "engines/ops/profile/op_profile.hpp"
 #include "engines/runtime/backends.hpp"
+#include "engines/runtime/generated_rows.hpp"
 
 namespace tidemill::engines {
 namespace {
@@ -66,6 +67,15 @@ Result<std::unique_ptr<RuntimeContext>> RuntimeContext::create(const ModelConfig
   cache.byte_limit = options.kv_bytes;
   cache.dtype = options.kv_dtype;
   TIDEMILL_ASSIGN_OR_RETURN(context->cache, KvCache::create(config, cache, *context->ops));
+  const std::int64_t rows = options.limits.rollout_rows;
+  const Status reserved =
+      context->transformer->reserve({.use = WeightUse::kForward,
+                                     .keeps_rows = keeps_generated_rows(options),
+                                     .rows = rows,
+                                     .group_rows = rows,
+                                     .positions = context->max_positions()});
+  TIDEMILL_RETURN_IF_ERROR(
+      reserved.with_context("memory to generate " + std::to_string(rows) + " tokens at a time"));
   context->description = describe(*context->ops, *context->workers, options);
   return context;
 }

@@ -53,6 +53,11 @@ struct RuntimeContext {
     return {temperature, rows, config.intermediate_size * window_tokens / rows};
   }
 
+  /// Returns how many positions a sequence in the cache has at most.
+  [[nodiscard]] std::int64_t max_positions() const noexcept {
+    return std::min(config.max_positions, cache->num_pages() * cache->options().page_tokens);
+  }
+
   ModelConfig config;
   std::unique_ptr<Workers> workers;
   std::unique_ptr<Ops> ops;
@@ -65,7 +70,7 @@ struct RuntimeContext {
   std::function<void(std::int64_t pages, ReclaimFrom from)> make_room;
   std::string description;
 
-  /// Starts the threads and reserves the cache.
+  /// Starts the threads and reserves the cache and the memory of generation.
   /// Errors: `kInvalidArgument` naming the option, `kResourceExhausted` (a cache too small for one
   /// page), those of the backend.
   [[nodiscard]] static Result<std::unique_ptr<RuntimeContext>> create(

@@ -51,46 +51,116 @@ TensorShapes trained_shapes(const ModelConfig& config, const AdapterSpec& spec) 
 
 }  // namespace
 
-RuntimeJob::RuntimeJob(RuntimeContext& context, WeightCache& weight_cache,
-                       const RuntimeOptions& options, const TensorMap& initial,
-                       LaidOutWeights weights)
-    : context_(context),
-      weight_cache_(weight_cache),
-      parameters_(trained_shapes(context.config, weight_cache.spec()), *options.optimizer,
-                  weight_cache.spec().empty() ? options.compute : DType::kF32, *context.ops),
-      gradients_(weight_cache.spec().empty()
-                     ? Gradients::for_model(context.config, *context.ops)
-                     : Gradients::for_adapter(context.config, weight_cache.spec(), *context.ops)),
-      transformer_(context.config, *context.ops),
-      activations_(context.config, gradients_.first_layer(), context.ops->memory(),
-                   KeepOptions::for_compute(options.compute, options.recompute)),
-      row_bytes_(Activations::bytes_per_row(
-          context.config, gradients_.first_layer(),
-          KeepOptions::for_compute(options.compute, options.recompute), weight_cache.spec())),
-      activation_rows_(options.activation_bytes / row_bytes_),
-      window_tokens_(options.window_tokens),
-      allocator_(options.allocator),
-      dhidden_(context.ops->memory()),
-      working_(std::move(weights)) {
-  if (keeps_generated_rows(options)) {
-    generated_.emplace(
-        context.config, gradients_.first_layer(),
-        KeepOptions::for_compute(options.compute, options.recompute),
-        GeneratedRowsOptions{.row_bytes = row_bytes_, .byte_limit = options.generated_bytes},
-        *context.ops);
+Result<std::unique_ptr<RuntimeJob>> RuntimeJob::create(Parts parts, const RuntimeOptions& options,
+                                                       const TensorMap& initial,
+                                                       LaidOutWeights weights) {
+  const ModelConfig& config = parts.context.config;
+  const AdapterSpec& spec = parts.weight_cache.spec();
+  Ops& ops = *parts.context.ops;
+  auto parameters = TrainedParameters::create(trained_shapes(config, spec), *options.optimizer,
+                                              spec.empty() ? options.compute : DType::kF32, ops);
+  if (!parameters.ok()) {
+    return parameters.status().with_context("memory of the trained parameters and their moments");
   }
-  const Status loaded = parameters_.load(initial);
+  auto gradients =
+      spec.empty() ? Gradients::for_model(config, ops) : Gradients::for_adapter(config, spec, ops);
+  if (!gradients.ok()) {
+    return gradients.status().with_context("memory of the gradients");
+  }
+  std::unique_ptr<RuntimeJob> job(new RuntimeJob(std::move(parts), options,
+                                                 std::move(parameters).value(),
+                                                 std::move(gradients).value(), std::move(weights)));
+  TIDEMILL_RETURN_IF_ERROR(job->reserve(options.limits));
+  const Status loaded = job->parameters_.load(initial);
   TIDEMILL_CHECK(loaded.ok()) << loaded.to_string();  // the same tensors have been laid out
   for (const auto& [name, tensor] : initial) {
     tensor.data.release_pages();  // training works on a copy
   }
+  return job;
 }
 
-RuntimeJob::RuntimeJob(RuntimeContext& context, std::unique_ptr<WeightCache> weight_cache,
-                       const RuntimeOptions& options, const TensorMap& initial,
-                       LaidOutWeights weights)
-    : RuntimeJob(context, *weight_cache, options, initial, std::move(weights)) {
-  own_cache_ = std::move(weight_cache);
+RuntimeJob::RuntimeJob(Parts parts, const RuntimeOptions& options, TrainedParameters parameters,
+                       Gradients gradients, LaidOutWeights weights)
+    : context_(parts.context),
+      own_cache_(std::move(parts.own_cache)),
+      weight_cache_(parts.weight_cache),
+      parameters_(std::move(parameters)),
+      gradients_(std::move(gradients)),
+      transformer_(context_.config, *context_.ops),
+      activations_(context_.config, gradients_.first_layer(), context_.ops->memory(),
+                   KeepOptions::for_compute(options.compute, options.recompute)),
+      row_bytes_(Activations::bytes_per_row(
+          context_.config, gradients_.first_layer(),
+          KeepOptions::for_compute(options.compute, options.recompute), weight_cache_.spec())),
+      activation_rows_(options.activation_bytes / row_bytes_),
+      sequence_rows_(context_.config.max_positions),
+      window_tokens_(options.window_tokens),
+      allocator_(options.allocator),
+      dhidden_(context_.ops->memory()),
+      working_(std::move(weights)) {
+  if (options.limits.train_rows > 0) {
+    activation_rows_ = std::min(activation_rows_, options.limits.train_rows);
+  }
+  if (options.limits.sequence_rows > 0) {
+    sequence_rows_ = std::min(sequence_rows_, options.limits.sequence_rows);
+  }
+  if (keeps_generated_rows(options)) {
+    generated_.emplace(
+        context_.config, gradients_.first_layer(),
+        KeepOptions::for_compute(options.compute, options.recompute),
+        GeneratedRowsOptions{.row_bytes = row_bytes_, .byte_limit = options.generated_bytes},
+        *context_.ops);
+  }
+}
+
+// Reserves the memory of the largest pass. Each of its rows has a position in the cache.
+Status RuntimeJob::reserve(const RowLimits& limits) {
+  const KvCache& cache = *context_.cache;
+  const ModelConfig& config = context_.config;
+  PassLimits pass{.use = WeightUse::kForwardAndBackward};
+  pass.rows = std::min(activation_rows_, cache.num_pages() * cache.options().page_tokens);
+  const std::int64_t longest = std::min(pass.rows, sequence_rows_);
+  pass.group_rows = group_rows(pass.rows, longest, {window_tokens_});
+  pass.positions = std::min(context_.max_positions(), longest);
+  pass.sequence_rows = window_tokens_ > 0 ? std::max(pass.group_rows, longest) : pass.rows;
+  pass.prefix_rows = pass.rows;
+  pass.chunk_rows = std::min(pass.rows, RuntimeContext::chunk_rows(config, window_tokens_));
+  const auto reserved = [&](const Status& status) {
+    return status.with_context("memory to train " + std::to_string(pass.rows) +
+                               " tokens at a time");
+  };
+  TIDEMILL_RETURN_IF_ERROR(reserved(activations_.reserve(pass.rows, weight_cache_.spec())));
+  TIDEMILL_RETURN_IF_ERROR(reserved(transformer_.reserve(pass)));
+  TIDEMILL_RETURN_IF_ERROR(reserved(dhidden_.reserve(pass.rows, config.hidden_size)));
+  TIDEMILL_RETURN_IF_ERROR(reserved(context_.ops->scratch().reserve(
+      scratch_bytes(weight_cache_.spec(), {pass.group_rows, pass.chunk_rows}))));
+  if (limits.prompt_rows > 0) {
+    prompt_rows_ = std::min(limits.prompt_rows, longest);
+    TIDEMILL_RETURN_IF_ERROR(
+        reserved(carried_.reserve(config, prompt_rows_, context_.ops->memory())));
+  }
+  if (generated_.has_value()) {
+    TIDEMILL_RETURN_IF_ERROR(generated_->reserve(limits.rollout_rows, weight_cache_.spec())
+                                 .with_context("memory to keep generated rows"));
+  }
+  return {};
+}
+
+// Reserves the memory of the gradients of shared prompts that are longer than those before.
+Status RuntimeJob::reserve_prompts(std::span<const SharedPrompt> prompts) {
+  std::int64_t longest = 0;
+  for (const SharedPrompt& prompt : prompts) {
+    longest = std::max(longest, prompt.num_tokens);
+  }
+  if (longest <= prompt_rows_) {
+    return {};
+  }
+  prompt_rows_ = 0;
+  TIDEMILL_RETURN_IF_ERROR(
+      carried_.reserve(context_.config, longest, context_.ops->memory())
+          .with_context("memory of a shared prompt of " + std::to_string(longest) + " tokens"));
+  prompt_rows_ = longest;
+  return {};
 }
 
 RuntimeJob::~RuntimeJob() {
@@ -121,6 +191,11 @@ Status RuntimeJob::check(const TrainSequence& sequence) const {
     return {Errc::kResourceExhausted, length + "the activation budget of " +
                                           std::to_string(activation_rows_) + " rows" +
                                           sample_text(sequence.id)};
+  }
+  if (rows > sequence_rows_) {
+    return {Errc::kResourceExhausted,
+            length + "the longest sequence that memory is reserved for, " +
+                std::to_string(sequence_rows_) + " rows" + sample_text(sequence.id)};
   }
   const KvCache& cache = *context_.cache;
   if (cache.pages_for(rows) > cache.num_pages()) {
@@ -158,6 +233,7 @@ Status RuntimeJob::begin_batch(TrainBatch batch, TokenLoss* loss) {
     sequences.push_back(&entry.sequence);
   }
   const std::vector<SharedPrompt> prompts = find_shared_prompts(sequences);
+  TIDEMILL_RETURN_IF_ERROR(reserve_prompts(prompts));
   auto prompt = prompts.begin();
   for (auto& [id, entry] : begun.entries) {
     entry.prompt = *prompt++;

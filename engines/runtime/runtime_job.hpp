@@ -29,15 +29,23 @@ namespace tidemill::engines {
 /// end.
 class RuntimeJob final : public TrainingJob {
 public:
-  /// Trains the adapter if `weight_cache.spec()` is not empty, otherwise the base. `initial` holds
-  /// the initial values of the trained parameters. `weights` holds the layout of the same weights,
-  /// rounded to the compute type, for forward and backward.
-  /// `context` and `weight_cache` must outlive the job.
-  RuntimeJob(RuntimeContext& context, WeightCache& weight_cache, const RuntimeOptions& options,
-             const TensorMap& initial, LaidOutWeights weights);
-  /// The same with a cache of its own.
-  RuntimeJob(RuntimeContext& context, std::unique_ptr<WeightCache> weight_cache,
-             const RuntimeOptions& options, const TensorMap& initial, LaidOutWeights weights);
+  /// What a job computes with. The context must outlive it.
+  struct Parts {
+    RuntimeContext& context;
+    /// Describes the adapter to train in its `spec()`, which is empty if the job trains the base.
+    /// Must outlive the job unless that is its owner.
+    WeightCache& weight_cache;
+    std::unique_ptr<WeightCache> own_cache;  // `weight_cache`, or null
+  };
+
+  /// Opens a job and reserves its memory. `initial` holds the initial values of the trained
+  /// parameters. `weights` holds the layout of the same weights, rounded to the compute type, for
+  /// forward and backward.
+  /// Errors: `kResourceExhausted` naming what there is too little memory for.
+  [[nodiscard]] static Result<std::unique_ptr<RuntimeJob>> create(Parts parts,
+                                                                  const RuntimeOptions& options,
+                                                                  const TensorMap& initial,
+                                                                  LaidOutWeights weights);
   ~RuntimeJob() override;
 
   using TrainingJob::optim_step;
@@ -59,7 +67,8 @@ public:
   Status load(const Snapshot& snapshot, const TensorMap& optimizer_state) override;
 
   /// Keeps the weights that proximal terms refer to (`OptimStep::proximal`).
-  void keep_anchor() { parameters_.keep_anchor(); }
+  /// Errors: those of `DeviceMemory::allocate`.
+  [[nodiscard]] Status keep_anchor() { return parameters_.reserve_anchor(); }
   /// Returns where generation keeps rows for training, or null if it keeps none.
   [[nodiscard]] GeneratedRows* generated() noexcept {
     return generated_.has_value() ? &*generated_ : nullptr;
@@ -100,6 +109,10 @@ private:
     std::size_t next = 0;
   };
 
+  RuntimeJob(Parts parts, const RuntimeOptions& options, TrainedParameters parameters,
+             Gradients gradients, LaidOutWeights weights);
+  [[nodiscard]] Status reserve(const RowLimits& limits);
+  [[nodiscard]] Status reserve_prompts(std::span<const SharedPrompt> prompts);
   [[nodiscard]] bool trains_adapter() const noexcept { return !weight_cache_.spec().empty(); }
   [[nodiscard]] Status check(const TrainSequence& sequence) const;
   [[nodiscard]] Status check_idle() const;
@@ -129,6 +142,8 @@ private:
   std::optional<GeneratedRows> generated_;
   std::int64_t row_bytes_;        // of activations
   std::int64_t activation_rows_;  // the maximum that one micro-batch may keep
+  std::int64_t sequence_rows_;    // of the longest sequence
+  std::int64_t prompt_rows_ = 0;  // of the longest shared prompt that memory is reserved for
   std::int64_t window_tokens_;
   BufferAllocator* allocator_;  // of published weights; null: `heap_`
   HeapAllocator heap_;

@@ -13,6 +13,7 @@
 #include "engines/formats/adapter_files.hpp"
 #include "engines/optimizer/adamw.hpp"
 #include "engines/optimizer/learning_rate.hpp"
+#include "engines/step.hpp"
 #include "engines/transformer/recompute.hpp"
 
 namespace tidemill::engines {
@@ -39,6 +40,23 @@ enum class Backend : std::uint8_t {
   kGuarded,    // kCpu on memory that the host cannot read, run as late as allowed; for tests
 };
 
+/// How many rows a runtime computes or holds at a time. When a runtime or a job is opened, it
+/// reserves the memory for them, which is touched only as rows are computed. They change no bit of
+/// any result. Those that are 0 are derived from the budgets of `RuntimeOptions`.
+struct RowLimits {
+  /// Computed in one iteration of generation; larger step budgets are reduced to it.
+  std::int64_t rollout_rows = StepBudget{}.tokens;
+  /// Whose logits generation computes at a time. 0: as many as `RuntimeContext::logit_rows`.
+  std::int64_t sampled_rows = 0;
+  /// Of one training pass. 0: as many as `activation_bytes` and `kv_bytes` hold.
+  std::int64_t train_rows = 0;
+  /// Of the longest sequence of a training pass; longer ones are refused. 0: all rows of the pass.
+  std::int64_t sequence_rows = 0;
+  /// Of the longest prompt that training sequences share. If it is longer, or if this is 0, the
+  /// memory of its gradients is reserved when a batch has such a prompt.
+  std::int64_t prompt_rows = 0;
+};
+
 /// The largest number of threads of a runtime.
 inline constexpr int kMaxThreads = 1024;
 
@@ -56,6 +74,8 @@ struct RuntimeOptions {
   std::int64_t kv_bytes = std::int64_t{64} << 20U;
   /// The maximum bytes of activations that one training micro-batch may keep.
   std::int64_t activation_bytes = std::int64_t{1} << 30U;
+  /// The rows that memory is reserved for.
+  RowLimits limits;
   /// What the backward pass computes again instead of keeping. Changes no bit of any gradient.
   Recompute recompute = Recompute::kNone;
   /// Memory for the activations of requests with `keep_rows`, which are kept until the weights

@@ -34,11 +34,18 @@ void check_device(const Status& status) {
 
 }  // namespace
 
+Status TokenSampler::reserve(std::int64_t rows) {
+  max_rows_ = std::clamp<std::int64_t>(rows, 1, RuntimeContext::logit_rows(context_.config));
+  TIDEMILL_RETURN_IF_ERROR(hidden_.reserve(max_rows_, context_.config.hidden_size));
+  TIDEMILL_RETURN_IF_ERROR(logits_.reserve(max_rows_, context_.config.vocab_size));
+  return logprobs_.reserve(max_rows_, 1);
+}
+
 std::vector<SampledToken> TokenSampler::run(const LaidOutWeights& weights, ConstMatrix hidden,
                                             std::span<const RolloutChunk> chunks) {
   std::vector<SampledToken> sampled_tokens(chunks.size());
   const std::vector<Row> rows = rows_of(weights, chunks, sampled_tokens);
-  const auto max_rows = static_cast<std::size_t>(RuntimeContext::logit_rows(context_.config));
+  const auto max_rows = static_cast<std::size_t>(max_rows_);
   for (std::size_t first = 0; first < rows.size(); first += max_rows) {
     const auto part = std::span(rows).subspan(first, std::min(max_rows, rows.size() - first));
     prepare(part);

@@ -34,7 +34,13 @@ public:
       : context_(context),
         hidden_(context.ops->memory()),
         logits_(context.ops->memory()),
-        logprobs_(context.ops->memory()) {}
+        logprobs_(context.ops->memory()),
+        max_rows_(RuntimeContext::logit_rows(context.config)) {}
+
+  /// Reserves memory for `rows` rows, or fewer if logits are computed in smaller parts. More rows
+  /// are then processed in several parts.
+  /// Errors: those of `DeviceMemory::allocate`.
+  [[nodiscard]] Status reserve(std::int64_t rows);
 
   /// Adds the prompt scores of `chunks` to the results of their sequences. Returns one entry for
   /// each sequence that got its next token, needs none because only its prompt is scored, or failed
@@ -68,6 +74,7 @@ private:
   DeviceMatrix hidden_;    // (R, D), of the rows that need logits
   DeviceMatrix logits_;    // (R, V)
   DeviceMatrix logprobs_;  // (R, 1), of the prompt tokens to score
+  std::int64_t max_rows_;  // R at most
   std::unique_ptr<PreparedPass> pass_;
   IndexList hidden_rows_;  // of the batch; -1: not of the batch
   IndexList targets_;      // prompt tokens to score, or -1

@@ -108,24 +108,31 @@ Status validate(const OptimizerOptions& options) {
   return {};
 }
 
-TrainedParameters::TrainedParameters(const TensorShapes& shapes, const OptimizerOptions& options,
-                                     DType published, Ops& ops)
-    : ops_(ops),
-      options_(options),
-      published_(published),
-      weights_(shapes, ops),
-      first_moment_(shapes, ops),
-      second_moment_(shapes, ops),
-      difference_(ops.memory()) {}
+Result<TrainedParameters> TrainedParameters::create(const TensorShapes& shapes,
+                                                    const OptimizerOptions& options,
+                                                    DType published, Ops& ops) {
+  TrainedParameters parameters(options, published, ops);
+  for (ParameterSet* set :
+       {&parameters.weights_, &parameters.first_moment_, &parameters.second_moment_}) {
+    TIDEMILL_ASSIGN_OR_RETURN(*set, ParameterSet::create(shapes, ops));
+  }
+  return parameters;
+}
+
+Status TrainedParameters::reserve_anchor() {
+  TensorShapes shapes;
+  std::int64_t largest = 0;
+  for (const ParameterSet::Entry& entry : weights_.entries()) {
+    shapes[entry.name] = entry.shape;
+    largest = std::max(largest, entry.size);
+  }
+  TIDEMILL_ASSIGN_OR_RETURN(anchor_, ParameterSet::create(shapes, ops_));
+  TIDEMILL_RETURN_IF_ERROR(difference_.reserve(1, largest));
+  keep_anchor();
+  return {};
+}
 
 void TrainedParameters::keep_anchor() {
-  if (!anchor_.has_value()) {
-    TensorShapes shapes;
-    for (const ParameterSet::Entry& entry : weights_.entries()) {
-      shapes[entry.name] = entry.shape;
-    }
-    anchor_.emplace(shapes, ops_);
-  }
   copy_values(weights_.values(), anchor_->values(), ops_);
 }
 

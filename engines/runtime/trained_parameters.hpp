@@ -31,11 +31,14 @@ class TrainedParameters {
 public:
   /// Makes weights and moments of zeros. `options` must be valid; `published` is kF32 or kBF16.
   /// `ops` must outlive them.
-  TrainedParameters(const TensorShapes& shapes, const OptimizerOptions& options, DType published,
-                    Ops& ops);
+  /// Errors: those of `DeviceMemory::allocate`.
+  [[nodiscard]] static Result<TrainedParameters> create(const TensorShapes& shapes,
+                                                        const OptimizerOptions& options,
+                                                        DType published, Ops& ops);
 
   /// Keeps a copy of the weights for `OptimStep::proximal`, and again after each `restore`.
-  void keep_anchor();
+  /// Errors: those of `DeviceMemory::allocate`.
+  [[nodiscard]] Status reserve_anchor();
 
   /// Checks the parameters of a step.
   /// Errors: `kInvalidArgument` naming an option out of range or an unknown tensor.
@@ -93,6 +96,10 @@ private:
     double squares = 0.0;
   };
 
+  TrainedParameters(const OptimizerOptions& options, DType published, Ops& ops)
+      : ops_(ops), options_(options), published_(published), difference_(ops.memory()) {}
+
+  void keep_anchor();
   [[nodiscard]] OptimizerOptions optimizer_of(const OptimStep& step) const;
   [[nodiscard]] std::vector<Range> ranges_of(const OptimStep& step) const;
   [[nodiscard]] static std::vector<Range> join(const std::vector<Range>& ranges);

@@ -70,7 +70,12 @@ std::int64_t MlpActivations::size_bytes() const noexcept {
 
 Activations::Activations(const ModelConfig& config, std::int64_t first_layer, DeviceMemory& memory,
                          const KeepOptions& options)
-    : options_(options), first_layer_(first_layer), final_input_(memory), final_rstd_(memory) {
+    : config_(config),
+      options_(options),
+      first_layer_(first_layer),
+      final_input_(memory),
+      final_rstd_(memory),
+      memory_(memory) {
   TIDEMILL_CHECK(first_layer >= 0 && first_layer <= config.num_layers) << first_layer;
   TIDEMILL_CHECK(!options.one_layer || options.recompute == Recompute::kNone);
   const auto layers = static_cast<std::size_t>(config.num_layers - first_layer);
@@ -90,6 +95,70 @@ Activations::Activations(const ModelConfig& config, std::int64_t first_layer, De
       layer[kind] = DeviceMatrix(memory);
     }
   }
+}
+
+Status Activations::reserve(std::int64_t rows, const AdapterSpec& spec) {
+  ranks_ = std::vector<PerLinear<std::int64_t>>(low_rank_.size());
+  const auto sites = spec.empty() ? decltype(module_sites(config_)){} : module_sites(config_);
+  for (const AdaptedModule& module : spec) {
+    const ModuleSite& site = sites.at(module.path);
+    if (only_adds(module) && site.kind == ModuleSite::Kind::kLinear && site.layer >= first_layer_) {
+      std::int64_t& rank = ranks_[options_.one_layer ? 0 : storage_index(site.layer)][site.linear];
+      rank = std::max(rank, module.rank);
+    }
+  }
+  lend_all(rows);
+  return memory_.reserve(memory_.position());
+}
+
+void Activations::begin_pass(std::int64_t rows) {
+  if (memory_.size_bytes() > 0) {
+    lend_all(rows);
+  }
+}
+
+// Layer by layer, so that a layer's activations are close together.
+void Activations::lend_all(std::int64_t rows) {
+  memory_.rewind();
+  for (std::size_t i = 0; i < std::max({attention_.size(), mlp_.size(), start_.size()}); ++i) {
+    if (i < attention_.size()) {
+      lend(attention_[i], rows);
+    }
+    if (i < mlp_.size()) {
+      lend(mlp_[i], rows);
+    }
+    if (i < start_.size()) {
+      memory_.lend(start_[i], rows, config_.hidden_size);
+    }
+  }
+  for (std::size_t i = 0; i < low_rank_.size(); ++i) {
+    for (const LinearKind kind : kLinearKinds) {
+      memory_.lend(low_rank_[i][kind], rows, ranks_[i][kind]);
+    }
+  }
+  memory_.lend(final_input_, rows, config_.hidden_size);
+  memory_.lend(final_rstd_, rows, 1);
+}
+
+void Activations::lend(AttentionActivations& half, std::int64_t rows) {
+  const std::int64_t query = config_.num_heads * config_.head_dim;
+  memory_.lend(half.input, rows, config_.hidden_size);
+  memory_.lend(half.input_rstd, rows, 1);
+  memory_.lend(half.query, rows, query);
+  memory_.lend(half.attention, rows, query);
+  memory_.lend(half.lse, rows, config_.num_heads);
+  if (config_.qk_norm) {
+    memory_.lend(half.query_rstd, rows, config_.num_heads);
+    memory_.lend(half.key, rows, config_.num_kv_heads * config_.head_dim);
+    memory_.lend(half.key_rstd, rows, config_.num_kv_heads);
+  }
+}
+
+void Activations::lend(MlpActivations& half, std::int64_t rows) {
+  memory_.lend(half.residual, rows, config_.hidden_size);
+  memory_.lend(half.residual_rstd, rows, 1);
+  memory_.lend(half.gate, rows, config_.intermediate_size);
+  memory_.lend(half.up, rows, config_.intermediate_size);
 }
 
 std::size_t Activations::storage_index(std::int64_t index) const {
@@ -164,6 +233,7 @@ std::int64_t Activations::save_final(const RecordPool& pool, std::int64_t first_
 void Activations::load_rows(const RecordPool& pool, std::int64_t first_byte, IndexList records,
                             Ops& ops) {
   TIDEMILL_CHECK(options_.recompute == Recompute::kNone && !options_.one_layer);
+  begin_pass(records.size);
   const auto load = [&](DeviceMatrix& part) {
     part.resize_rows(records.size);
     if (part.bytes_per_row() > 0) {
@@ -178,7 +248,7 @@ void Activations::load_rows(const RecordPool& pool, std::int64_t first_byte, Ind
 }
 
 std::int64_t Activations::size_bytes() const noexcept {
-  std::int64_t bytes = final_input_.size_bytes() + final_rstd_.size_bytes();
+  std::int64_t bytes = memory_.size_bytes() + final_input_.size_bytes() + final_rstd_.size_bytes();
   for (const AttentionActivations& half : attention_) {
     bytes += half.size_bytes();
   }

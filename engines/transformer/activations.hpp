@@ -23,6 +23,7 @@
 #include "engines/peft/adapter_spec.hpp"
 #include "engines/transformer/device_matrix.hpp"
 #include "engines/transformer/model_layout.hpp"
+#include "engines/transformer/pass_memory.hpp"
 #include "engines/transformer/recompute.hpp"
 
 namespace tidemill::engines {
@@ -102,6 +103,13 @@ public:
   Activations(const ModelConfig& config, std::int64_t first_layer, DeviceMemory& memory,
               const KeepOptions& options = {});
 
+  /// Reserves memory for passes that keep up to `rows` rows with the adapter of `spec`. Such passes
+  /// allocate nothing. The object must hold no activations.
+  /// Errors: those of `DeviceMemory::allocate`.
+  [[nodiscard]] Status reserve(std::int64_t rows, const AdapterSpec& spec = {});
+  /// Begins a pass that keeps `rows` rows: divides the reserved memory, if any, among the matrices.
+  void begin_pass(std::int64_t rows);
+
   [[nodiscard]] std::int64_t first_layer() const noexcept { return first_layer_; }
   [[nodiscard]] Recompute recompute() const noexcept { return options_.recompute; }
 
@@ -145,7 +153,11 @@ private:
   [[nodiscard]] std::size_t storage_index(std::int64_t index) const;
   template <class F>
   void for_each_part(std::int64_t index, F f);
+  void lend(AttentionActivations& half, std::int64_t rows);
+  void lend(MlpActivations& half, std::int64_t rows);
+  void lend_all(std::int64_t rows);
 
+  ModelConfig config_;
   KeepOptions options_;
   std::int64_t first_layer_;
   // One entry per layer from first_layer_ on, or a single entry that all layers share. The number
@@ -154,8 +166,10 @@ private:
   std::vector<MlpActivations> mlp_;
   std::vector<DeviceMatrix> start_;
   std::vector<PerLinear<DeviceMatrix>> low_rank_;
+  std::vector<PerLinear<std::int64_t>> ranks_;  // of `low_rank_`; set by `reserve`
   DeviceMatrix final_input_;
   DeviceMatrix final_rstd_;
+  PassMemory memory_;
 };
 
 }  // namespace tidemill::engines

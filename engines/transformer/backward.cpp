@@ -44,6 +44,7 @@ public:
         groups_(plan_groups(plan, options.window_tokens)),
         lists_(prepare(state, ids)),
         prefixes_(plan, b_.prefix_dkey, b_.prefix_dvalue, options.carried, ops_) {
+    state.begin_backward(rows_of(plan, groups_));
     b_.dresidual.reshape(num_rows_, config_.hidden_size);
   }
 
@@ -179,6 +180,21 @@ private:
     Matrix up;
     ConstMatrix residual;
   };
+  // Returns the rows that the buffers must have room for.
+  static BackwardBuffers::Rows rows_of(const BatchPlan& plan,
+                                       const std::vector<BackwardGroup>& groups) {
+    BackwardBuffers::Rows rows;
+    rows.batch = std::ssize(plan.positions);
+    for (const BackwardGroup& group : groups) {
+      rows.group = std::max(rows.group, group.num_rows);
+      rows.sequence = std::max(rows.sequence, group.num_kv_rows);
+    }
+    if (!plan.prefixes.empty()) {
+      rows.prefix = plan.prefixes.back().first_row + plan.prefixes.back().num_tokens;
+    }
+    return rows;
+  }
+
   // The lists of a group. Segments that are prefixes go through attention last.
   struct GroupLists {
     SegmentList continuing;

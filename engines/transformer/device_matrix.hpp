@@ -23,7 +23,18 @@ public:
     TIDEMILL_CHECK(dtype == DType::kF32 || dtype == DType::kBF16) << dtype_name(dtype);
   }
 
-  /// Sets the shape and returns a view. The content is undefined. Memory grows but never shrinks.
+  /// Allocates memory for `rows` rows of `cols` elements, so that no later `reshape` to at most
+  /// that size allocates. Requires that it holds no content. Errors: those of
+  /// `DeviceMemory::allocate`.
+  [[nodiscard]] Status reserve(std::int64_t rows, std::int64_t cols,
+                               BlockUse use = BlockUse::kWhole) {
+    TIDEMILL_CHECK(memory_ != nullptr);
+    TIDEMILL_ASSIGN_OR_RETURN(own_, memory_->allocate(rows * cols * element_bytes(dtype_), use));
+    data_ = own_.address();
+    return {};
+  }
+  /// Sets the shape and returns a view. The content is undefined. Memory that was neither reserved
+  /// nor lent grows but never shrinks; running out of it then ends the program.
   Matrix reshape(std::int64_t rows, std::int64_t cols) {
     rows_ = rows;
     cols_ = cols;
@@ -79,15 +90,15 @@ public:
   [[nodiscard]] std::int64_t bytes_per_row() const noexcept {
     return cols_ * element_bytes(dtype_);
   }
+  /// Returns the size of the memory that it uses, including what is beyond the last element. Units:
+  /// bytes.
+  [[nodiscard]] std::int64_t memory_bytes() const noexcept {
+    return data_ == own_.address() ? own_.size_bytes() : lent_bytes_;
+  }
   /// Returns the size of the memory that it owns. Units: bytes.
   [[nodiscard]] std::int64_t size_bytes() const noexcept { return own_.size_bytes(); }
 
 private:
-  // Returns the size of the memory that it uses, including what is beyond the last element.
-  [[nodiscard]] std::int64_t memory_bytes() const noexcept {
-    return data_ == own_.address() ? own_.size_bytes() : lent_bytes_;
-  }
-
   DeviceMemory* memory_ = nullptr;
   DType dtype_ = DType::kF32;
   DeviceBlock own_;

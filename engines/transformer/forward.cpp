@@ -99,6 +99,10 @@ public:
       windows_ = cut_plan(batch, plan, max_rows);
     }
     upload(batch);
+    state.begin_forward(num_rows, std::min(num_rows, max_rows), num_kept > 0);
+    if (num_kept > 0) {
+      activations->begin_pass(num_kept);
+    }
     state.forward.reserve_inner(std::min(num_rows, max_rows), state.config.intermediate_size);
     state.forward.normed.reshape(std::min(num_rows, max_rows), state.config.hidden_size);
     state.forward.residual.reshape(num_rows, state.config.hidden_size);
@@ -279,6 +283,7 @@ void run_trimmed(Transformer::State& state, const ModelWeights& weights, const B
   const PlanLists lists = lists_at(ranges, prepared);
 
   const std::int64_t num_rows = batch.num_rows();
+  state.begin_forward(num_rows, num_rows, false);
   state.forward.reserve_inner(num_rows, state.config.intermediate_size);
   embed(lists.ids, weights, plan, state.ops,
         state.forward.residual.reshape(num_rows, state.config.hidden_size));

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "base/check.hpp"
 
@@ -32,14 +33,17 @@ LinearGradient linear_gradient(const AdaptedModule& module, ParameterSet& sums) 
 
 }  // namespace
 
-Matrix Gradients::zeros(DeviceMatrix& matrix, std::int64_t rows, std::int64_t cols) {
+Result<Matrix> Gradients::zeros(DeviceMatrix& matrix, std::int64_t rows, std::int64_t cols) {
+  TIDEMILL_RETURN_IF_ERROR(matrix.reserve(rows, cols));
   const Matrix view = matrix.reshape(rows, cols);
   ops_->fill(0.0F, view);
   return view;
 }
 
-Gradients Gradients::for_model(const ModelConfig& config, Ops& ops) {
-  Gradients gradients(expected_tensors(config), ops);
+Result<Gradients> Gradients::for_model(const ModelConfig& config, Ops& ops) {
+  TIDEMILL_ASSIGN_OR_RETURN(ParameterSet zeros,
+                            ParameterSet::create(expected_tensors(config), ops));
+  Gradients gradients(std::move(zeros), ops);
   gradients.trains_model_ = true;
   ParameterSet& sums = gradients.sums_;
   for (std::int64_t index = 0; index < config.num_layers; ++index) {
@@ -61,17 +65,22 @@ Gradients Gradients::for_model(const ModelConfig& config, Ops& ops) {
   }
   gradients.final_gain_ = sums.vector("model.norm.weight");
   gradients.embedding_.table = sums.matrix("model.embed_tokens.weight");
-  gradients.head_.weight =
-      config.tie_word_embeddings
-          ? gradients.zeros(gradients.tied_head_, config.vocab_size, config.hidden_size)
-          : sums.matrix("lm_head.weight");
+  if (config.tie_word_embeddings) {
+    TIDEMILL_ASSIGN_OR_RETURN(
+        gradients.head_.weight,
+        gradients.zeros(gradients.tied_head_, config.vocab_size, config.hidden_size));
+  } else {
+    gradients.head_.weight = sums.matrix("lm_head.weight");
+  }
   return gradients;
 }
 
-Gradients Gradients::for_adapter(const ModelConfig& config, const AdapterSpec& spec, Ops& ops) {
+Result<Gradients> Gradients::for_adapter(const ModelConfig& config, const AdapterSpec& spec,
+                                         Ops& ops) {
   TIDEMILL_CHECK(!spec.empty());
   using Kind = ModuleSite::Kind;
-  Gradients gradients(adapter_shapes(spec), ops);
+  TIDEMILL_ASSIGN_OR_RETURN(ParameterSet zeros, ParameterSet::create(adapter_shapes(spec), ops));
+  Gradients gradients(std::move(zeros), ops);
   ParameterSet& sums = gradients.sums_;
   gradients.layers_.resize(static_cast<std::size_t>(config.num_layers));
   gradients.first_layer_ = config.num_layers;
@@ -95,8 +104,9 @@ Gradients Gradients::for_adapter(const ModelConfig& config, const AdapterSpec& s
         gradients.embedding_.b = matrix_of(module.b, sums);
         if (module.rank > 0) {
           gradients.embedding_a_ = sums.matrix(module.a);
-          gradients.embedding_.transposed_a =
-              gradients.zeros(gradients.transposed_a_, module.in_features, module.rank);
+          TIDEMILL_ASSIGN_OR_RETURN(
+              gradients.embedding_.transposed_a,
+              gradients.zeros(gradients.transposed_a_, module.in_features, module.rank));
         }
         break;
     }

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
+#include "base/result.hpp"
 #include "engines/formats/model_config.hpp"
 #include "engines/peft/adapter_spec.hpp"
 #include "engines/peft/embedding_bypass.hpp"
@@ -34,10 +36,12 @@ struct LayerGradients {
 class Gradients {
 public:
   /// Creates zero gradients for every parameter of a model. `ops` must outlive them.
-  [[nodiscard]] static Gradients for_model(const ModelConfig& config, Ops& ops);
+  /// Errors: those of `DeviceMemory::allocate`.
+  [[nodiscard]] static Result<Gradients> for_model(const ModelConfig& config, Ops& ops);
   /// Creates zero gradients for the tensors of an adapter. Nothing is computed for frozen weights.
-  [[nodiscard]] static Gradients for_adapter(const ModelConfig& config, const AdapterSpec& spec,
-                                             Ops& ops);
+  /// Errors: those of `DeviceMemory::allocate`.
+  [[nodiscard]] static Result<Gradients> for_adapter(const ModelConfig& config,
+                                                     const AdapterSpec& spec, Ops& ops);
   Gradients(Gradients&&) = default;
   Gradients& operator=(Gradients&&) = default;
   Gradients(const Gradients&) = delete;
@@ -66,9 +70,9 @@ public:
   [[nodiscard]] std::int64_t size_bytes() const noexcept;
 
 private:
-  Gradients(const TensorShapes& shapes, Ops& ops)
-      : ops_(&ops), sums_(shapes, ops), tied_head_(ops.memory()), transposed_a_(ops.memory()) {}
-  [[nodiscard]] Matrix zeros(DeviceMatrix& matrix, std::int64_t rows, std::int64_t cols);
+  Gradients(ParameterSet sums, Ops& ops)
+      : ops_(&ops), sums_(std::move(sums)), tied_head_(ops.memory()), transposed_a_(ops.memory()) {}
+  [[nodiscard]] Result<Matrix> zeros(DeviceMatrix& matrix, std::int64_t rows, std::int64_t cols);
 
   Ops* ops_;
   ParameterSet sums_;

@@ -249,7 +249,7 @@ public:
     TIDEMILL_CHECK(entropies.empty() || entropies.size() == input.targets.size());
     std::ranges::fill(logprobs, 0.0F);
     std::ranges::fill(entropies, 0.0F);
-    s_.head.borrow(s_.forward);
+    s_.begin_head(input.hidden.rows, input.options.chunk_rows);
     s_.head.holds_all_logits = chunks_.num_chunks() == 1;
     if (!done()) {
       chunks_.prepare(s_);
@@ -310,7 +310,7 @@ public:
       stage_ = Stage::kSoftmax;  // the logits of the only chunk are there
     }
     s_.head.holds_all_logits = false;  // the gradient overwrites them
-    s_.head.borrow(s_.forward);
+    s_.begin_head(input.hidden.rows, input.options.chunk_rows);
     s_.ops.fill(0.0F, dhidden);
     if (!done()) {
       chunks_.prepare(s_);

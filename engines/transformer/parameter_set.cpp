@@ -74,17 +74,21 @@ Result<Tensor> read_tensor(ConstVector from, std::vector<std::int64_t> shape, DT
 
 }  // namespace
 
-ParameterSet::ParameterSet(const TensorShapes& shapes, Ops& ops) : ops_(&ops) {
+Result<ParameterSet> ParameterSet::create(const TensorShapes& shapes, Ops& ops) {
+  ParameterSet set;
+  set.ops_ = &ops;
   for (const auto& [name, shape] : shapes) {
     std::int64_t size = 1;
     for (const std::int64_t extent : shape) {
       size *= extent;
     }
-    entries_.push_back({name, shape, size_, size});
-    size_ += size;
+    set.entries_.push_back({name, shape, set.size_, size});
+    set.size_ += size;
   }
-  block_ = ops.memory().allocate(size_ * std::int64_t{sizeof(float)}).value();
-  set_zero();
+  TIDEMILL_ASSIGN_OR_RETURN(set.block_,
+                            ops.memory().allocate(set.size_ * std::int64_t{sizeof(float)}));
+  set.set_zero();
+  return set;
 }
 
 const ParameterSet::Entry* ParameterSet::find(std::string_view name) const noexcept {

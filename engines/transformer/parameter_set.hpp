@@ -29,7 +29,8 @@ public:
 
   ParameterSet() = default;
   /// Creates tensors of zeros, in name order. `ops` must outlive the set.
-  ParameterSet(const TensorShapes& shapes, Ops& ops);
+  /// Errors: those of `DeviceMemory::allocate`.
+  [[nodiscard]] static Result<ParameterSet> create(const TensorShapes& shapes, Ops& ops);
 
   [[nodiscard]] const std::vector<Entry>& entries() const noexcept { return entries_; }
   /// Return all elements, entry after entry, or those of one entry.

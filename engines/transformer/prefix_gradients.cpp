@@ -7,6 +7,18 @@
 
 namespace tidemill::engines {
 
+// The memory of a layer may never be touched, if no prefix is carried.
+Status CarriedPrefix::reserve(const ModelConfig& config, std::int64_t rows, DeviceMemory& memory) {
+  const std::int64_t cols = config.num_kv_heads * config.head_dim;
+  for (std::vector<DeviceMatrix>* layers : {&dkey, &dvalue}) {
+    layers->clear();
+    for (std::int64_t index = 0; index < config.num_layers; ++index) {
+      TIDEMILL_RETURN_IF_ERROR(layers->emplace_back(memory).reserve(rows, cols, BlockUse::kSparse));
+    }
+  }
+  return {};
+}
+
 PrefixGradients::PrefixGradients(const BatchPlan& plan, DeviceMatrix& dkey, DeviceMatrix& dvalue,
                                  CarriedPrefix* carried, Ops& ops)
     : ops_(ops), plan_(plan), dkey_(dkey), dvalue_(dvalue), carried_(carried) {

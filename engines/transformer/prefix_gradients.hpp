@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engines/formats/model_config.hpp"
 #include "engines/ops/ops.hpp"
 #include "engines/transformer/batch_plan.hpp"
 #include "engines/transformer/device_matrix.hpp"
@@ -29,6 +30,9 @@ struct CarriedPrefix {
   std::vector<DeviceMatrix> dvalue;  // likewise
 
   [[nodiscard]] bool empty() const noexcept { return num_tokens == 0; }
+  /// Reserves memory for a prefix of `rows` tokens. Nothing may be carried at the time.
+  /// Errors: those of `DeviceMemory::allocate`.
+  [[nodiscard]] Status reserve(const ModelConfig& config, std::int64_t rows, DeviceMemory& memory);
 };
 
 /// Sums the gradients of all prefixes of a plan, for one layer at a time.

@@ -13,23 +13,41 @@ RopeCache::RopeCache(const ModelConfig& config, Ops& ops)
       cosine_(ops.memory()),
       sine_(ops.memory()) {}
 
+Status RopeCache::reserve(std::int64_t num_positions) {
+  const auto half = std::ssize(frequencies_.inverse);
+  for (DeviceMatrix* table : {&cosine_, &sine_}) {
+    TIDEMILL_RETURN_IF_ERROR(table->reserve(num_positions, half, BlockUse::kSparse));
+    table->reshape(num_positions, half);
+  }
+  num_computed_ = 0;
+  return {};
+}
+
 RopeTables RopeCache::tables(std::int64_t num_positions) {
   if (num_positions > cosine_.rows()) {
     // Doubling makes the total cost linear for a sequence that grows token by token.
-    compute(std::max(num_positions, 2 * cosine_.rows()));
+    const std::int64_t rows = std::max(num_positions, 2 * cosine_.rows());
+    cosine_.reshape(rows, std::ssize(frequencies_.inverse));
+    sine_.reshape(rows, std::ssize(frequencies_.inverse));
+    num_computed_ = 0;
+  }
+  if (num_positions > num_computed_) {
+    const std::int64_t rows = std::min(cosine_.rows(), std::max(num_positions, 2 * num_computed_));
+    compute(num_computed_, rows);
+    num_computed_ = rows;
   }
   return {cosine_.view().slice_rows(0, num_positions), sine_.view().slice_rows(0, num_positions)};
 }
 
-void RopeCache::compute(std::int64_t num_positions) {
+// Computes the entries of positions [first_position, num_positions).
+void RopeCache::compute(std::int64_t first_position, std::int64_t num_positions) {
   constexpr std::int64_t kRows = 256;  // at a time
-  const auto half = std::ssize(frequencies_.inverse);
-  const Matrix cosine = cosine_.reshape(num_positions, half);
-  const Matrix sine = sine_.reshape(num_positions, half);
+  const Matrix cosine = cosine_.view();
+  const Matrix sine = sine_.view();
   const double scaling = double{frequencies_.attention_scaling};
   std::vector<float> cosines;
   std::vector<float> sines;
-  for (std::int64_t first = 0; first < num_positions; first += kRows) {
+  for (std::int64_t first = first_position; first < num_positions; first += kRows) {
     const std::int64_t count = std::min(kRows, num_positions - first);
     cosines.clear();
     sines.clear();

@@ -116,6 +116,19 @@ struct WorkspaceRowBytes {
   std::int64_t sequence = 0;
 };
 
+/// The largest passes that memory is reserved for.
+struct PassLimits {
+  WeightUse use = WeightUse::kForward;  // whether there are backward passes
+  bool keeps_rows = false;              // whether passes without one keep activations
+  std::int64_t rows = 0;                // of a batch
+  std::int64_t group_rows = 0;          // that go through a layer together
+  std::int64_t positions = 0;           // the largest position + 1
+  // Of training only:
+  std::int64_t sequence_rows = 0;  // of the gradients of keys and values of one group
+  std::int64_t prefix_rows = 0;    // of all prefixes of a batch
+  std::int64_t chunk_rows = 0;     // that go through the head together
+};
+
 /// Runs one model architecture on one device. Weights are passed to each call, so one object with
 /// one workspace is enough for rollout, scoring and training.
 ///
@@ -139,6 +152,12 @@ public:
   ~Transformer();
 
   [[nodiscard]] const ModelConfig& config() const noexcept;
+
+  /// Reserves the workspace for passes within `limits`, which then allocate nothing. No pass may be
+  /// in progress. Without it, or in larger passes, the workspace grows, and running out of memory
+  /// ends the program.
+  /// Errors: those of `DeviceMemory::allocate`.
+  [[nodiscard]] Status reserve(const PassLimits& limits);
 
   /// Runs the decoder over `batch` and stores its keys and values in `cache`. Returns the hidden
   /// states after the final norm (T, D), borrowed until the next call of `forward`. States that no

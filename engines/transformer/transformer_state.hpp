@@ -7,6 +7,7 @@
 
 #include "engines/transformer/batch_plan.hpp"
 #include "engines/transformer/device_matrix.hpp"
+#include "engines/transformer/pass_memory.hpp"
 #include "engines/transformer/rope_cache.hpp"
 #include "engines/transformer/transformer.hpp"
 
@@ -43,6 +44,11 @@ struct ForwardBuffers {
   DeviceMatrix rstd;       // (T, 1); for the norms of heads (T, H) and (T, K)
   DeviceMatrix lse;        // (T, H), if the batch has training rows
   DeviceMatrix hidden;     // (T, D), the result
+
+  /// Borrows the memory of a pass over `rows` rows, `window` of them in a layer together. `keeps`
+  /// says whether it keeps activations.
+  void borrow(const ModelConfig& config, std::int64_t rows, std::int64_t window, bool keeps,
+              PassMemory& memory);
 
   /// Reserves the memory of `gate`, `up` and `activated` for an MLP of width `cols` over `rows`
   /// rows.
@@ -91,6 +97,16 @@ struct BackwardBuffers {
   DeviceMatrix prefix_dkey;    // (P, K*C), where P <= N counts the rows of shared prefixes
   DeviceMatrix prefix_dvalue;  // (P, K*C)
 
+  /// The letters above.
+  struct Rows {
+    std::int64_t batch = 0;     // N
+    std::int64_t group = 0;     // G
+    std::int64_t sequence = 0;  // S
+    std::int64_t prefix = 0;    // P
+  };
+  /// Borrows the memory of a pass over `rows`.
+  void borrow(const ModelConfig& config, const Rows& rows, PassMemory& memory);
+
   [[nodiscard]] std::int64_t size_bytes() const noexcept {
     return dresidual.size_bytes() + dnormed.size_bytes() + dactivated.size_bytes() +
            query.size_bytes() + dquery.size_bytes() + dkey.size_bytes() + dvalue.size_bytes() +
@@ -119,12 +135,10 @@ struct HeadBuffers {
   DeviceMatrix dentropies;        // (N, 1)
   bool holds_all_logits = false;  // `logits` has those of all rows of the last `token_logprobs`
 
-  /// Borrows the buffers of `forward` whose content is not needed after a pass.
-  void borrow(const ForwardBuffers& forward) {
-    hidden.lend(forward.normed);
-    dhidden.lend(forward.residual);
-    logits.lend(forward.inner);
-  }
+  /// Borrows the buffers of `forward` whose content is not needed after a pass, if `chunk` rows fit
+  /// in them. Borrows the rest of what `rows` rows need from `memory`.
+  void borrow(const ModelConfig& config, const ForwardBuffers& forward, std::int64_t rows,
+              std::int64_t chunk, PassMemory& memory);
 
   [[nodiscard]] std::int64_t size_bytes() const noexcept {
     return hidden.size_bytes() + dhidden.size_bytes() + logits.size_bytes() +
@@ -161,9 +175,18 @@ struct Transformer::State {
       : config(std::move(config_in)),
         ops(ops_in),
         rope(config, ops),
+        memory(ops.memory()),
         forward(ops.memory()),
         backward(ops.memory()),
         head(ops.memory()) {}
+
+  /// Divide the memory of the pass: of its layers over `rows` rows, `window` of them together, then
+  /// of its head, then of its backward pass. Each call ends what the later ones lent before.
+  void begin_forward(std::int64_t rows, std::int64_t window, bool keeps);
+  void begin_head(std::int64_t rows, std::int64_t chunk_rows);
+  void begin_backward(const BackwardBuffers::Rows& rows);
+  [[nodiscard]] std::int64_t pass_bytes(const PassLimits& limits);
+  [[nodiscard]] Status reserve(const PassLimits& limits);
 
   /// Uploads `contents` in place of the pass in `slot`.
   const PreparedPass& prepare(PassContents contents, std::unique_ptr<PreparedPass>& slot);
@@ -171,6 +194,9 @@ struct Transformer::State {
   ModelConfig config;
   Ops& ops;
   RopeCache rope;
+  PassMemory memory;
+  std::int64_t forward_end = 0;  // positions in `memory`
+  std::int64_t head_end = 0;
   ForwardBuffers forward;
   BackwardBuffers backward;
   HeadBuffers head;

@@ -92,6 +92,7 @@ public:
               Execution execution)
       : ops_(std::move(ops)),
         memory_(std::move(memory)),
+        scratch_(*memory_),
         execution_(execution),
         samplers_(static_cast<std::size_t>(ops_->max_parts()), Sampler(ops_->weight_kernels())),
         wide_sampler_(ops_->weight_kernels(), [this](std::size_t count, const auto& body) {
@@ -110,6 +111,7 @@ public:
   // -- memory ------------------------------------------------------------------------------------
 
   [[nodiscard]] DeviceMemory& memory() noexcept override { return *memory_; }
+  [[nodiscard]] ScratchStack& scratch() noexcept override { return scratch_; }
 
   [[nodiscard]] Status synchronize() override {
     for (const auto& operation : std::exchange(pending_, {})) {
@@ -598,6 +600,7 @@ private:
 
   std::unique_ptr<host::Ops> ops_;
   std::unique_ptr<HostMemory> memory_;
+  ScratchStack scratch_;
   Execution execution_;
   std::vector<std::function<void()>> pending_;
   std::vector<std::unique_ptr<PreparedPass>> passes_;  // replaced, but in use by `pending_`

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engines/ops/host/host_memory.hpp"
 
+#include <new>
+#include <string>
 #include <utility>
 
 #include "base/check.hpp"
@@ -35,11 +37,16 @@ Result<DeviceBlock> HeapMemory::allocate(std::int64_t bytes, BlockUse use) {
   if (bytes == 0) {
     return DeviceBlock();
   }
-  AlignedBytes block(
-      bytes, use == BlockUse::kSparse ? AlignedBytes::Pages::kSmall : AlignedBytes::Pages::kLarge);
-  const auto number = reinterpret_cast<std::uintptr_t>(block.data());
-  blocks_.emplace(number, std::move(block));
-  return make_block(DeviceAccess::from_number(number), bytes);
+  try {
+    AlignedBytes block(bytes, use == BlockUse::kSparse ? AlignedBytes::Pages::kSmall
+                                                       : AlignedBytes::Pages::kLarge);
+    const auto number = reinterpret_cast<std::uintptr_t>(block.data());
+    blocks_.emplace(number, std::move(block));
+    return make_block(DeviceAccess::from_number(number), bytes);
+  } catch (const std::bad_alloc&) {
+    return Status(Errc::kResourceExhausted, "memory: the system refuses " + std::to_string(bytes) +
+                                                " bytes beside " + std::to_string(used_bytes()));
+  }
 }
 
 void HeapMemory::release(DeviceAddress address, std::int64_t /*bytes*/) noexcept {

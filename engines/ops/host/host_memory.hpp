@@ -45,7 +45,6 @@ private:
 /// Takes each block from the system. Addresses are pointers.
 class HeapMemory final : public HostMemory {
 public:
-  /// Throws `std::bad_alloc` if memory runs out, as `AlignedBytes` does.
   [[nodiscard]] Result<DeviceBlock> allocate(std::int64_t bytes, BlockUse use) override;
 
 private:

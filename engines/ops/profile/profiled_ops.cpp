@@ -73,6 +73,7 @@ public:
     return ops_->description();
   }
   [[nodiscard]] DeviceMemory& memory() noexcept override { return ops_->memory(); }
+  [[nodiscard]] ScratchStack& scratch() noexcept override { return ops_->scratch(); }
   [[nodiscard]] Status synchronize() override { return ops_->synchronize(); }
   [[nodiscard]] Status read(ConstMatrix from, std::span<float> to) override {
     return record("read", row_cost(from, 2.0, 0.0), [&] { return ops_->read(from, to); });

@@ -696,6 +696,7 @@ TEST(KeptRowsTest, RoomIsCountedToTheRow) {
   constexpr std::int64_t kCapacity = 70;
   const std::int64_t limit = GeneratedRows::bytes_for(kCapacity, config, 0, row_bytes);
   GeneratedRows rows(config, 0, {}, {.row_bytes = row_bytes, .byte_limit = limit}, *ops);
+  ASSERT_TRUE(rows.reserve(kCapacity).ok());
   const auto keys_from = [](std::int32_t first, std::int64_t count) {
     std::vector<std::optional<DigestKey>> keys;
     for (std::int64_t i = 0; i < count; ++i) {

@@ -64,7 +64,7 @@ TEST_P(GradientTest, OfAllParametersMatchesNumericalSlopes) {
   const TensorMap tensors = random_weights(config, 11);
   ModelHarness harness(backends()[0], config, tensors);
   const auto sequences = random_sequences(config, {9, 1, 14}, 12);
-  Gradients gradients = Gradients::for_model(config, *harness.ops);
+  Gradients gradients = Gradients::for_model(config, *harness.ops).value();
   harness.train(sequences, nullptr, kHead, &gradients);
   expect_slopes(tensors, gradients.collect(), [&](const TensorMap& at) {
     harness.load(at);
@@ -79,7 +79,7 @@ TEST_P(GradientTest, OfAnAdapterMatchesNumericalSlopes) {
   for (const std::int64_t first_layer : {0, 2}) {
     const AdapterSpec spec = lora_on_all(config, first_layer);
     const TensorMap tensors = random_lora(spec, 23);
-    Gradients gradients = Gradients::for_adapter(config, spec, *harness.ops);
+    Gradients gradients = Gradients::for_adapter(config, spec, *harness.ops).value();
     EXPECT_EQ(gradients.first_layer(), first_layer);
     const auto adapter = harness.adapter(spec, tensors);
     harness.train(sequences, adapter.get(), kHead, &gradients);
@@ -123,7 +123,7 @@ TEST_P(GradientTest, OfEveryTensorOfAnAdapterMatchesNumericalSlopes) {
     SCOPED_TRACE(sample.name);
     const AdapterSpec spec = spec_of(sample.config, config);
     const TensorMap tensors = random_adapter(spec, config, base, 43);
-    Gradients gradients = Gradients::for_adapter(config, spec, *harness.ops);
+    Gradients gradients = Gradients::for_adapter(config, spec, *harness.ops).value();
     const auto adapter = harness.adapter(spec, tensors);
     EXPECT_EQ(gradients.first_layer(), adapter->first_layer());
     harness.train(sequences, adapter.get(), kHead, &gradients);
@@ -157,7 +157,7 @@ TEST(NormGradientTest, OfSavedNormsMatchesNumericalSlopes) {
   for (const AdapterConfig& sample : {heads, all}) {
     const AdapterSpec spec = spec_of(sample, config);
     const TensorMap tensors = random_adapter(spec, config, base, 47);
-    Gradients gradients = Gradients::for_adapter(config, spec, *harness.ops);
+    Gradients gradients = Gradients::for_adapter(config, spec, *harness.ops).value();
     const auto adapter = harness.adapter(spec, tensors);
     harness.train(sequences, adapter.get(), kHead, &gradients);
     expect_slopes(tensors, gradients.collect(), [&](const TensorMap& at) {
@@ -289,7 +289,7 @@ TEST(GradientsTest, OfAnAdapterHoldNoOtherTensors) {
     floats += module.rank * (module.in_features + module.out_features);
   }
   const auto ops = backends()[0].make();
-  Gradients gradients = Gradients::for_adapter(config, spec, *ops);
+  Gradients gradients = Gradients::for_adapter(config, spec, *ops).value();
   EXPECT_EQ(gradients.size_bytes(), 4 * floats);
   EXPECT_FALSE(gradients.trains_model());
   EXPECT_TRUE(gradients.head().weight.is_null());

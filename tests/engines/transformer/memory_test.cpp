@@ -33,8 +33,8 @@ TEST(MemoryTest, ActivationsHaveTheEstimatedSize) {
           ModelHarness harness(backends()[0], config, random_weights(config, 1));
           const auto adapter = adapted ? harness.adapter(spec, random_lora(spec, 3)) : nullptr;
           const auto pages = harness.pages_for(kTokens);
-          Gradients gradients = adapted ? Gradients::for_adapter(config, spec, *harness.ops)
-                                        : Gradients::for_model(config, *harness.ops);
+          Gradients gradients = adapted ? Gradients::for_adapter(config, spec, *harness.ops).value()
+                                        : Gradients::for_model(config, *harness.ops).value();
           Activations activations(config, 0, harness.ops->memory(), keep);
           const Batch batch{sequence_of(config).ids,
                             {{kTokens, 0, pages, adapter.get(), SegmentMode::kTraining}}};
@@ -77,7 +77,7 @@ TEST(MemoryTest, WorkspaceOfTrainingHasTheEstimatedSize) {
     for (const Recompute recompute : {Recompute::kNone, Recompute::kLayer}) {
       ModelHarness harness(backends()[0], config, random_weights(config, 1));
       harness.keep = {recompute, DType::kBF16};
-      Gradients gradients = Gradients::for_model(config, *harness.ops);
+      Gradients gradients = Gradients::for_model(config, *harness.ops).value();
       harness.train({sequence_of(config)}, nullptr, {1.0F, 8}, &gradients);
       EXPECT_EQ(Transformer::head_bytes(config, kTokens, kTokens, 8), 0);
       const WorkspaceRowBytes per_row =
@@ -96,7 +96,7 @@ TEST(MemoryTest, LogitsThatDoNotFitTheWorkspaceHaveTheEstimatedSize) {
   for (const auto& [chunk_rows, own_rows] :
        {std::pair<std::int64_t, std::int64_t>{22, 0}, {kTokens - 1, kTokens - 1}}) {
     ModelHarness harness(backends()[0], config, random_weights(config, 1));
-    Gradients gradients = Gradients::for_model(config, *harness.ops);
+    Gradients gradients = Gradients::for_model(config, *harness.ops).value();
     harness.train({sequence_of(config)}, nullptr, {1.0F, chunk_rows}, &gradients);
     // All rows but the first have a target.
     const std::int64_t head = 4 * own_rows * config.vocab_size;
@@ -118,7 +118,7 @@ TEST(MemoryTest, WorkspaceOfTrainingInWindowsHasTheEstimatedSize) {
           ModelHarness harness(backends()[0], config, random_weights(config, 1));
           harness.keep = {recompute, dtype};
           harness.backward.window_tokens = window_tokens;
-          Gradients gradients = Gradients::for_model(config, *harness.ops);
+          Gradients gradients = Gradients::for_model(config, *harness.ops).value();
           harness.train(random_sequences(config, {9, 30, 2, 3}, 2), nullptr, {1.0F, 8}, &gradients);
           return harness.model.workspace_bytes();
         };

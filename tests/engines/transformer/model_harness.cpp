@@ -190,8 +190,8 @@ std::vector<TestSequence> random_sequences(const ModelConfig& config,
 }
 
 Gradients gradients_for(const ModelConfig& config, const Adapter* adapter, Ops& ops) {
-  return adapter != nullptr ? Gradients::for_adapter(config, adapter->spec(), ops)
-                            : Gradients::for_model(config, ops);
+  return adapter != nullptr ? Gradients::for_adapter(config, adapter->spec(), ops).value()
+                            : Gradients::for_model(config, ops).value();
 }
 
 std::vector<float> gradient_values(ModelHarness& harness,

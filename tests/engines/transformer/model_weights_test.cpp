@@ -115,7 +115,7 @@ protected:
   std::shared_ptr<const ModelWeights> trained(std::uint64_t seed,
                                               std::shared_ptr<const ModelWeights> old,
                                               DType published = DType::kF32) {
-    ParameterSet parameters(expected_tensors(config_), *ops_);
+    ParameterSet parameters = ParameterSet::create(expected_tensors(config_), *ops_).value();
     EXPECT_TRUE(parameters.load(random_weights(config_, seed)).ok());
     return ModelWeights::create(config_, parameters, published, {.compute = published}, *ops_,
                                 std::move(old))
@@ -178,7 +178,7 @@ TEST_F(ModelWeightsTest, AdaptersMustMatchTheModel) {
 }
 
 TEST_F(ModelWeightsTest, ParameterSetsRoundTripInNameOrder) {
-  ParameterSet set(expected_tensors(config_), *ops_);
+  ParameterSet set = ParameterSet::create(expected_tensors(config_), *ops_).value();
   ASSERT_TRUE(set.load(tensors_).ok());
   const TensorMap back = set.to_tensors(DType::kF32);
   ASSERT_EQ(back.size(), tensors_.size());
@@ -233,7 +233,7 @@ TEST(ParameterSetTest, ValuesAreReadIntoMemoryOfAnAllocator) {
   const TensorMap tensors = {{"w", make_float_tensor(values, {2, kElements / 2}, DType::kF32)}};
   for (const Backend& backend : backends()) {
     const std::shared_ptr<Ops> ops = backend.make();
-    ParameterSet set({{"w", {2, kElements / 2}}}, *ops);
+    ParameterSet set = ParameterSet::create({{"w", {2, kElements / 2}}}, *ops).value();
     ASSERT_TRUE(set.load(tensors).ok());
     for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
       SCOPED_TRACE(backend.name + " " + std::string(dtype_name(dtype)));

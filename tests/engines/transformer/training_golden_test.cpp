@@ -150,8 +150,10 @@ protected:
       }
     }
     if (!GetParam().name.empty()) {
-      weights_ = ParameterSet(lora() ? adapter_shapes(spec_) : expected_tensors(model_.config),
-                              *harness_.ops);
+      weights_ =
+          ParameterSet::create(lora() ? adapter_shapes(spec_) : expected_tensors(model_.config),
+                               *harness_.ops)
+              .value();
       EXPECT_TRUE(weights_.load(lora() ? part("init") : model_.tensors).ok());
     }
   }
@@ -176,8 +178,8 @@ protected:
   }
 
   [[nodiscard]] Gradients gradients() const {
-    return lora() ? Gradients::for_adapter(model_.config, spec_, *harness_.ops)
-                  : Gradients::for_model(model_.config, *harness_.ops);
+    return lora() ? Gradients::for_adapter(model_.config, spec_, *harness_.ops).value()
+                  : Gradients::for_model(model_.config, *harness_.ops).value();
   }
 
   // Scores the batch under `weights_`. Adds gradients if `gradients` is not null.
