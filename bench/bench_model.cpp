@@ -19,7 +19,7 @@ using engines::RolloutRequest;
 using engines::RuntimeOptions;
 using engines::TrainSequence;
 
-constexpr std::int64_t kPromptTokens = 16;
+constexpr std::int64_t kStepTokens = 4096;  // at most, in one iteration
 constexpr std::uint64_t kSeed = 7;
 
 double now() {
@@ -37,6 +37,37 @@ std::vector<std::int32_t> random_ids(std::int64_t count, std::int64_t vocabulary
   return ids;
 }
 
+// Returns the most that the work of a figure holds at one time.
+engines::MemoryLoad load_of(const BenchModelOptions& how) {
+  const bool trains = how.training != Training::kNone;
+  engines::MemoryLoad load;
+  load.train_tokens = trains ? how.batch * how.train_tokens : 0;
+  load.sequence_tokens = trains ? how.train_tokens : 0;
+  load.rollout_tokens =
+      how.new_tokens > 0 ? std::clamp(how.batch * how.prompt_tokens, how.batch, kStepTokens) : 0;
+  load.sampled_tokens = how.batch;
+  const std::int64_t longest = std::max(load.sequence_tokens, how.prompt_tokens + how.new_tokens);
+  const std::int64_t pages = (longest + engines::kPageTokens - 1) / engines::kPageTokens;
+  load.kv_tokens = how.batch * pages * engines::kPageTokens;
+  load.publishes = false;
+  load.snapshots = 0;
+  return load;
+}
+
+// Makes room for the load of a figure. If the figure does not say which requests it submits, there
+// is room for many. Otherwise the cache has room for one repetition: it keeps the pages of ended
+// requests while there is room, and those of earlier repetitions would count as peak memory.
+void set_room(const engines::ModelConfig& config, const BenchModelOptions& how,
+              const engines::MemoryLoad& load, RuntimeOptions& runtime) {
+  constexpr std::int64_t kLeastCache = std::int64_t{512} << 20U;
+  constexpr std::int64_t kLeastActivations = std::int64_t{8} << 30U;
+  engines::set_budgets(config, load, runtime);
+  runtime.activation_bytes = std::max(runtime.activation_bytes, kLeastActivations);
+  if (how.new_tokens == 0) {
+    runtime.kv_bytes = std::max(runtime.kv_bytes, kLeastCache);
+  }
+}
+
 }  // namespace
 
 BenchModel::BenchModel(const EngineBenchOptions& options, StepProfile& profile)
@@ -46,6 +77,7 @@ void BenchModel::Discard::on_rollout(engines::RolloutResult result) {
   if (result.finish_reason == engines::FinishReason::kFailed) {
     error = result.error;
   }
+  tokens += std::ssize(result.response_ids);
 }
 
 Status BenchModel::open(const BenchModelOptions& how) {
@@ -59,8 +91,6 @@ Status BenchModel::open(const BenchModelOptions& how) {
   runtime.threads = options_.threads;
   runtime.compute = how.compute;
   runtime.kv_dtype = engines::cache_type(how.compute);
-  runtime.kv_bytes = std::int64_t{512} << 20U;
-  runtime.activation_bytes = std::int64_t{8} << 30U;
   runtime.recompute = how.recompute;
   runtime.window_tokens = how.window_tokens;
   runtime.adapter_bytes = how.num_adapters > 0 ? std::int64_t{2} << 30U : 0;
@@ -73,9 +103,10 @@ Status BenchModel::open(const BenchModelOptions& how) {
     runtime.optimizer.emplace();
   }
   config_ = files.config;
+  how_ = how;
   batch_ = how.batch;
-  const engines::MemoryLoad load{how.batch * kTrainTokens, kTrainTokens, 0,
-                                 how.batch * kTrainTokens, false,        0};
+  const engines::MemoryLoad load = load_of(how);
+  set_room(files.config, how, load, runtime);
   expected_bytes_ =
       before + static_cast<double>(engines::estimate_memory(files, runtime, load).total());
   TIDEMILL_ASSIGN_OR_RETURN(runtime_, engines::open_runtime(files, runtime));
@@ -89,11 +120,12 @@ Result<double> BenchModel::decode(std::int64_t steps, std::int64_t num_adapters)
   double seconds = 0.0;
   while (rollout.has_work()) {
     const double start = begin_step();
-    TIDEMILL_ASSIGN_OR_RETURN(const engines::StepReport report, rollout.step({4096}));
+    TIDEMILL_ASSIGN_OR_RETURN(const engines::StepReport report, rollout.step({kStepTokens}));
     const bool counts = report.prefill_tokens == 0 && report.decode_tokens == batch_;
     seconds += end_step(start, counts);
     timed += counts ? report.decode_tokens : 0;
   }
+  peak_bytes_ = peak_memory_bytes();
   return finish(static_cast<double>(timed), seconds);
 }
 
@@ -103,7 +135,7 @@ Result<double> BenchModel::prefill(std::int64_t tokens) {
   double seconds = 0.0;
   while (rollout.has_work()) {
     const double start = begin_step();
-    TIDEMILL_ASSIGN_OR_RETURN(const engines::StepReport report, rollout.step({4096}));
+    TIDEMILL_ASSIGN_OR_RETURN(const engines::StepReport report, rollout.step({kStepTokens}));
     seconds += end_step(start, true);
     (void)report;
   }
@@ -121,10 +153,27 @@ Result<double> BenchModel::group(std::int64_t prompt, std::int64_t new_tokens,
   prompt_tokens = 0;
   const double start = begin_step();
   while (rollout.has_work()) {
-    TIDEMILL_ASSIGN_OR_RETURN(const engines::StepReport report, rollout.step({4096}));
+    TIDEMILL_ASSIGN_OR_RETURN(const engines::StepReport report, rollout.step({kStepTokens}));
     prompt_tokens += report.prefill_tokens;
   }
   return finish(static_cast<double>(new_tokens * batch_), end_step(start, true));
+}
+
+Result<double> BenchModel::rollout() {
+  TIDEMILL_RETURN_IF_ERROR(submit(how_.prompt_tokens, how_.new_tokens));
+  auto& rollout = runtime_->rollout();
+  const double start = begin_step();
+  while (rollout.has_work()) {
+    TIDEMILL_RETURN_IF_ERROR(rollout.step({kStepTokens}).status());
+  }
+  const double seconds = end_step(start, true);
+  peak_bytes_ = peak_memory_bytes();
+  const std::int64_t expected = batch_ * how_.new_tokens;
+  if (sink_.error.empty() && sink_.tokens != expected) {
+    return Status(Errc::kInternal, std::to_string(sink_.tokens) + " tokens generated, " +
+                                       std::to_string(expected) + " expected");
+  }
+  return finish(static_cast<double>(expected), seconds);
 }
 
 Result<double> BenchModel::train() {
@@ -132,11 +181,13 @@ Result<double> BenchModel::train() {
   TIDEMILL_RETURN_IF_ERROR(begin_training(batch_));
   engines::TrainingJob& job = *runtime_->policy_job();
   while (job.has_work()) {
-    TIDEMILL_RETURN_IF_ERROR(job.advance({4096}).status());
+    TIDEMILL_RETURN_IF_ERROR(job.advance({kStepTokens}).status());
   }
   TIDEMILL_RETURN_IF_ERROR(job.optim_step());
   TIDEMILL_RETURN_IF_ERROR(engines::run_to_end(job));
-  return static_cast<double>(batch_ * kTrainTokens) / end_step(start, true);
+  const double seconds = end_step(start, true);
+  peak_bytes_ = peak_memory_bytes();
+  return static_cast<double>(batch_ * how_.train_tokens) / seconds;
 }
 
 Result<double> BenchModel::train_unit() {
@@ -163,15 +214,16 @@ Result<double> BenchModel::train_unit() {
 Result<double> BenchModel::share() {
   constexpr std::int64_t kSequences = 2;
   constexpr int kAlone = 24;  // iterations of decoding
-  constexpr auto kTrained = static_cast<double>(kSequences * kTrainTokens);
+  const auto trained = static_cast<double>(kSequences * how_.train_tokens);
   engines::RolloutEngine& rollout = runtime_->rollout();
   engines::TrainingJob& job = *runtime_->policy_job();
   engines::ExecutorOptions shares;
-  shares.train_tokens = kTrainTokens;
+  shares.train_tokens = how_.train_tokens;
   engines::Executor executor(&rollout, &job, shares);
   // Enough tokens for all measurements: no request ends before it is cancelled.
   const std::uint64_t first_id = next_id_;
-  TIDEMILL_RETURN_IF_ERROR(submit(kPromptTokens, kAlone + 8 * kSequences * kTrainTokens / batch_));
+  TIDEMILL_RETURN_IF_ERROR(
+      submit(kPromptTokens, kAlone + 8 * kSequences * how_.train_tokens / batch_));
   for (bool all = false; !all;) {
     TIDEMILL_ASSIGN_OR_RETURN(const engines::StepReport report, executor.iterate());
     all = report.prefill_tokens == 0 && report.decode_tokens == batch_;
@@ -197,7 +249,7 @@ Result<double> BenchModel::share() {
     rollout.cancel(SampleId{id});
   }
   while (rollout.has_work()) {
-    TIDEMILL_RETURN_IF_ERROR(rollout.step({4096}).status());
+    TIDEMILL_RETURN_IF_ERROR(rollout.step({kStepTokens}).status());
   }
   start = begin_step();
   TIDEMILL_RETURN_IF_ERROR(begin_training(kSequences));
@@ -206,20 +258,20 @@ Result<double> BenchModel::share() {
   }
   TIDEMILL_RETURN_IF_ERROR(job.optim_step());
   TIDEMILL_RETURN_IF_ERROR(engines::run_to_end(job));
-  const double train_alone = kTrained / end_step(start, true);
-  return static_cast<double>(decoded) / together / decode_alone + kTrained / together / train_alone;
+  const double train_alone = trained / end_step(start, true);
+  return static_cast<double>(decoded) / together / decode_alone + trained / together / train_alone;
 }
 
-// Starts a batch of `sequences` sequences of kTrainTokens tokens.
+// Starts a batch of `sequences` sequences of `train_tokens` tokens.
 Status BenchModel::begin_training(std::int64_t sequences) {
   engines::TrainingJob& job = *runtime_->policy_job();
   loss_ = std::make_unique<engines::SftTokenLoss>(
-      engines::BatchCounts{.tokens = sequences * kTrainTokens});
+      engines::BatchCounts{.tokens = sequences * how_.train_tokens});
   engines::TrainBatch batch;
   for (std::int64_t i = 0; i < sequences; ++i) {
     TrainSequence sequence;
     sequence.id = SampleId{static_cast<std::uint64_t>(i)};
-    sequence.ids = random_ids(kTrainTokens + 1, config_.vocab_size, state_);
+    sequence.ids = random_ids(how_.train_tokens + 1, config_.vocab_size, state_);
     sequence.response_mask.assign(sequence.ids.size(), 1);
     sequence.response_mask[0] = 0;
     batch.sequences.push_back(std::move(sequence));
@@ -245,6 +297,7 @@ Status BenchModel::submit_one(std::vector<std::int32_t> prompt, std::int64_t new
   request.prompt_ids = std::move(prompt);
   request.max_new_tokens = static_cast<std::int32_t>(new_tokens);
   request.seed = kSeed;
+  request.sampling = how_.sampling;
   return runtime_->rollout().submit(std::move(request), sink_);
 }
 

@@ -10,6 +10,7 @@
 #include "bench/engine_bench.hpp"
 #include "engines/rl/sft_token_loss.hpp"
 #include "engines/runtime/model_runtime.hpp"
+#include "engines/sampling/sampling_options.hpp"
 
 namespace tidemill::bench {
 
@@ -24,16 +25,23 @@ struct BenchModelOptions {
   bool share_prefixes = true;
   const char* preset = "197m";  // used unless the user names a model
   engines::Recompute recompute = engines::Recompute::kNone;
-  std::int64_t num_adapters = 0;   // loaded by `load_bench_adapters`
-  std::int64_t window_tokens = 0;  // `RuntimeOptions::window_tokens`
+  std::int64_t num_adapters = 0;    // loaded by `load_bench_adapters`
+  std::int64_t window_tokens = 0;   // `RuntimeOptions::window_tokens`
+  std::int64_t train_tokens = 512;  // of a training sequence
+  /// Tokens of each request, for which there is room and which the memory plan counts.
+  std::int64_t prompt_tokens = 0;
+  std::int64_t new_tokens = 0;
+  engines::SamplingOptions sampling{};
 };
 
 /// Opens a model and gives it work. The steps add to the profile passed to the constructor.
 /// Threads: one at a time.
 class BenchModel {
 public:
-  /// Tokens of a training sequence, and of the prompts for prefill.
+  /// Tokens of the prompts for prefill, and of a training sequence unless a figure chooses others.
   static constexpr std::int64_t kTrainTokens = 512;
+  /// Tokens of the prompts for decoding.
+  static constexpr std::int64_t kPromptTokens = 16;
 
   /// Borrows both arguments for its lifetime.
   BenchModel(const EngineBenchOptions& options, StepProfile& profile);
@@ -42,14 +50,19 @@ public:
   [[nodiscard]] Status open(const BenchModelOptions& how);
   [[nodiscard]] const engines::ModelConfig& config() const { return config_; }
   [[nodiscard]] const EngineBenchOptions& options() const { return options_; }
-  /// Returns the estimate of the memory that training needs, made before the model was opened.
+  /// Returns the estimate of the memory that the work needs, made before the model was opened.
   /// Includes the memory of the process at that time. Units: bytes.
   [[nodiscard]] double expected_bytes() const { return expected_bytes_; }
+  /// Returns the peak memory of the process from the opening of the model to the end of the last
+  /// `decode`, `rollout` or `train`. Units: bytes.
+  [[nodiscard]] double peak_bytes() const { return peak_bytes_; }
 
   /// Returns the profile that the steps add to.
   [[nodiscard]] StepProfile& profile() { return profile_; }
   /// Returns the peer values that a figure measures alternately with its own values.
   [[nodiscard]] std::vector<double>& peer_values() { return peer_values_; }
+  /// Returns the notes that are reported with the figure.
+  [[nodiscard]] std::vector<FigureNote>& notes() { return notes_; }
 
   /// Returns the tokens per second of `batch` requests that decode `steps` tokens together. The
   /// requests use the first `num_adapters` adapters in turn, or none if that is 0.
@@ -62,13 +75,16 @@ public:
   /// computed.
   [[nodiscard]] Result<double> group(std::int64_t prompt, std::int64_t new_tokens,
                                      std::int64_t& prompt_tokens);
-  /// Returns the tokens per second of an optimizer step on `batch` sequences of `kTrainTokens`
+  /// Returns the tokens per second that `batch` requests generate, each `new_tokens` tokens after a
+  /// prompt of its own of `prompt_tokens` tokens, including the time for the prompts.
+  [[nodiscard]] Result<double> rollout();
+  /// Returns the tokens per second of an optimizer step on `batch` sequences of `train_tokens`
   /// tokens.
   [[nodiscard]] Result<double> train();
   /// Takes an optimizer step on `batch` sequences unit by unit. Returns the milliseconds of the
   /// unit that 99 of 100 units do not exceed.
   [[nodiscard]] Result<double> train_unit();
-  /// Lets `batch` requests decode during an optimizer step on two sequences of `kTrainTokens`
+  /// Lets `batch` requests decode during an optimizer step on two sequences of `train_tokens`
   /// tokens, each a micro-batch, with equal shares. Returns the sum of both rates, each relative to
   /// its rate alone: decoding alone is measured before, training alone afterwards.
   [[nodiscard]] Result<double> share();
@@ -78,6 +94,7 @@ private:
   public:
     void on_rollout(engines::RolloutResult result) override;
     std::string error;
+    std::int64_t tokens = 0;  // of all responses
   };
 
   Status begin_training(std::int64_t sequences);
@@ -92,9 +109,12 @@ private:
   StepProfile& profile_;
   std::vector<double> peer_values_;
   engines::OpProfile kept_;
+  std::vector<FigureNote> notes_;
   engines::ModelConfig config_;
+  BenchModelOptions how_;
   std::int64_t batch_ = 1;
   double expected_bytes_ = 0.0;
+  double peak_bytes_ = 0.0;
   std::unique_ptr<engines::ModelRuntime> runtime_;
   std::unique_ptr<engines::SftTokenLoss> loss_;
   Discard sink_;

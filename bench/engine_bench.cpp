@@ -12,7 +12,6 @@ namespace {
 
 constexpr double kMaxForeignLoad = 0.05;
 constexpr double kPeakSeconds = 0.4;
-constexpr int kRepetitions = 5;
 
 std::vector<FigureSpec> all_figures() {
   std::vector<FigureSpec> figures;
@@ -29,17 +28,18 @@ struct Repetition {
   double foreign_load = 0.0;
 };
 
-// Measures a figure until enough repetitions were undisturbed, or too many were disturbed. Returns
+// Measures a figure until `count` repetitions were undisturbed, or too many were disturbed. Returns
 // the median.
-Result<Repetition> undisturbed_median(const FigureSpec& spec, const EngineBenchOptions& options,
-                                      BenchModel& bench, StepProfile& profile) {
+Result<Repetition> undisturbed_median(const FigureSpec& spec, int count, BenchModel& bench,
+                                      StepProfile& profile) {
+  const int most_disturbed = bench.options().patience * count;
   std::vector<Repetition> repetitions;
-  for (int disturbed = 0; repetitions.size() < kRepetitions;) {
+  for (int disturbed = 0; std::ssize(repetitions) < count;) {
     const StepProfile before = profile;
     const ForeignLoad watch;
     TIDEMILL_ASSIGN_OR_RETURN(const double value, spec.run(bench));
     const double load = watch.share();
-    if (load > kMaxForeignLoad && disturbed < options.patience * kRepetitions) {
+    if (load > kMaxForeignLoad && disturbed < most_disturbed) {
       ++disturbed;
       profile = before;
       continue;
@@ -68,17 +68,24 @@ Result<Figure> measure(const FigureSpec& spec, const EngineBenchOptions& options
   if (spec.runs_in == RunsIn::kThisProcess) {
     TIDEMILL_RETURN_IF_ERROR(bench.open(spec.model));
   }
-  TIDEMILL_RETURN_IF_ERROR(spec.run(bench).status());  // warm-up: touches pages, grows buffers
+  const int count = options.repetitions > 0 ? options.repetitions : spec.repetitions;
+  if (count > 1) {
+    TIDEMILL_RETURN_IF_ERROR(spec.run(bench).status());  // warm-up: touches pages, grows buffers
+  }
   profile.ops = {};
   profile.seconds = 0.0;
   TIDEMILL_ASSIGN_OR_RETURN(const Repetition median,
-                            undisturbed_median(spec, options, bench, profile));
-  Figure figure{spec.name, median.value,    spec.unit,          spec.peer,
-                0.0,       options.threads, median.foreign_load};
+                            undisturbed_median(spec, count, bench, profile));
+  Figure figure{spec.name, median.value,    spec.unit,           spec.peer,
+                0.0,       options.threads, median.foreign_load, {}};
   if (spec.runs_in != RunsIn::kOwnProcess) {
     TIDEMILL_RETURN_IF_ERROR(raise_peaks(options, profile.peaks));
   }
   const StepProfile own = profile;
+  if (spec.annotate != nullptr) {
+    TIDEMILL_RETURN_IF_ERROR(spec.annotate(bench, figure, spec));
+  }
+  figure.notes = bench.notes();
   TIDEMILL_ASSIGN_OR_RETURN(figure.peer_value, spec.peer_value(bench, profile.peaks, spec));
   profile = own;
   return figure;
@@ -111,8 +118,8 @@ Status run_engine_bench(const EngineBenchOptions& options,
     }
   }
   for (const FigureSpec& spec : known) {
-    if (!options.figures.empty() &&
-        std::ranges::find(options.figures, spec.name) == options.figures.end()) {
+    const bool named = std::ranges::find(options.figures, spec.name) != options.figures.end();
+    if (!named && !(options.figures.empty() && spec.selection == Selection::kByDefault)) {
       continue;
     }
     StepProfile profile;

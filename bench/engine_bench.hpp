@@ -17,6 +17,12 @@
 
 namespace tidemill::bench {
 
+/// A number that is reported with a figure. Names of memory end with "_bytes".
+struct FigureNote {
+  std::string name;
+  double value = 0.0;
+};
+
 /// A measured figure, and the limit or peer that it is compared with.
 struct Figure {
   std::string name;
@@ -26,6 +32,7 @@ struct Figure {
   double peer_value = 0.0;  // in `unit`
   int threads = 1;
   double foreign_load = 0.0;  // share of the cores that other processes used meanwhile
+  std::vector<FigureNote> notes{};
 
   /// Returns value / peer_value, or peer_value / value for times, so that the ratio to a limit is
   /// at most 1. For memory, a smaller ratio is better.
@@ -49,14 +56,18 @@ struct EngineBenchOptions {
   /// Path of this program, for figures that are measured in a separate process.
   std::filesystem::path program;
   int threads = 1;
-  /// Names from `engine_figures`. Empty: all figures.
+  /// Names from `engine_figures`. Empty: all figures that do not have to be named.
   std::vector<std::string> figures;
+  /// How often a figure is measured after a run that does not count. If it is 1, there is no such
+  /// run. 0: the figure's own number.
+  int repetitions = 0;
   /// A repetition during which other processes used more than 5% of the cores is discarded. A
   /// figure discards at most `patience` times as many repetitions as it needs.
   int patience = 3;
 };
 
-/// Returns the names of all figures, in the order in which they are measured.
+/// Returns the names of all figures, in the order in which they are measured. Those that take
+/// minutes are only measured if they are named.
 [[nodiscard]] std::vector<std::string> engine_figures();
 
 /// Measures the requested figures. Calls `report` for each as soon as it is measured, and then

@@ -3,6 +3,9 @@
 #include <CLI/App.hpp>
 #include <iomanip>
 #include <ostream>
+#include <sstream>
+#include <string>
+#include <utility>
 
 #include "base/json/json.hpp"
 #include "bench/commands.hpp"
@@ -18,6 +21,14 @@ using launcher::OutputForm;
 using launcher::Session;
 
 constexpr int kMaxThreads = 256;
+constexpr int kMaxRepetitions = 1000;
+
+// Returns the value of a note for people: bytes as an integer, ratios with three digits.
+std::string note_text(const FigureNote& note) {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(note.name.ends_with("_bytes") ? 0 : 3) << note.value;
+  return text.str();
+}
 
 class EngineCommand final : public launcher::Command {
 public:
@@ -44,6 +55,12 @@ public:
     auto* figure = app.add_option("--figure", figures_, "Measure only this figure; may be repeated")
                        ->allow_extra_args(false);
     launcher::accept_names(*figure, engine_figures());
+    auto* repetitions =
+        app.add_option("--repetitions", repetitions_,
+                       "Measure each figure so often; 1 also leaves out the run before")
+            ->type_name("N")
+            ->default_str("5, or the figure's own");
+    launcher::accept_integers(*repetitions, {1, kMaxRepetitions});
     app.add_flag("--profile", profile_, "Also print the time of each operation");
     app.add_option("--program", program_, "The program that figures of whole runs start")
         ->type_name("FILE")
@@ -55,6 +72,7 @@ public:
     EngineBenchOptions options;
     options.threads = threads_;
     options.figures = figures_;
+    options.repetitions = repetitions_;
     options.model = [this](DType dtype, const char* preset) { return open(dtype, preset); };
     options.model_directory = model_;
     options.program = program_.empty() ? sibling_program() : std::filesystem::path(program_);
@@ -83,20 +101,26 @@ private:
 
   static void print(const Figure& figure, Session& session) {
     if (session.form == OutputForm::kJson) {
-      session.out << Json(Json::Object{{"figure", figure.name},
-                                       {"value", figure.value},
-                                       {"unit", figure.unit},
-                                       {"peer", figure.peer},
-                                       {"peer_value", figure.peer_value},
-                                       {"ratio", figure.ratio()},
-                                       {"threads", figure.threads},
-                                       {"foreign_load", figure.foreign_load}})
-                         .to_line();
+      Json::Object line{{"figure", figure.name},
+                        {"value", figure.value},
+                        {"unit", figure.unit},
+                        {"peer", figure.peer},
+                        {"peer_value", figure.peer_value},
+                        {"ratio", figure.ratio()},
+                        {"threads", figure.threads},
+                        {"foreign_load", figure.foreign_load}};
+      for (const FigureNote& note : figure.notes) {
+        line.push_back({note.name, note.value});
+      }
+      session.out << Json(std::move(line)).to_line();
     } else {
       session.out << std::fixed << figure.name << ": "
                   << std::setprecision(figure.unit == "s" ? 3 : 1) << figure.value << ' '
                   << figure.unit << ", " << std::setprecision(1) << figure.ratio() * 100.0
                   << "% of " << figure.peer << '\n';
+      for (const FigureNote& note : figure.notes) {
+        session.out << "  " << note.name << ": " << note_text(note) << '\n';
+      }
     }
     session.out.flush();
   }
@@ -105,6 +129,7 @@ private:
   std::string model_;
   int threads_ = 1;
   std::vector<std::string> figures_;
+  int repetitions_ = 0;  // 0: those of each figure
   bool profile_ = false;
   std::string program_;
 };

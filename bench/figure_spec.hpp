@@ -13,6 +13,10 @@ namespace tidemill::bench {
 /// or in a separate process that opens it itself.
 enum class RunsIn { kThisProcess, kThisProcessWithoutModel, kOwnProcess };
 
+/// Whether a figure is measured with all others, or only if it is named, because it takes minutes
+/// on the model that it is defined for.
+enum class Selection { kByDefault, kByName };
+
 /// How a figure is measured. To add a figure, add an element to the list of its topic.
 struct FigureSpec {
   const char* name;
@@ -26,6 +30,12 @@ struct FigureSpec {
   Result<double> (*peer_value)(BenchModel& bench, const engines::MachinePeaks& peaks,
                                const FigureSpec& spec);
   RunsIn runs_in = RunsIn::kThisProcess;
+  Selection selection = Selection::kByDefault;
+  /// How often the figure is measured, as in `EngineBenchOptions`.
+  int repetitions = 5;
+  /// Adds notes to those of `bench`. Called between the measurement and `peer_value`; may reopen
+  /// the model. Null: `run` has added all notes.
+  Status (*annotate)(BenchModel& bench, const Figure& figure, const FigureSpec& spec) = nullptr;
 };
 
 constexpr const char* kTokensPerSecond = "tok/s";

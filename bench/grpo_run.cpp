@@ -14,7 +14,7 @@
 namespace tidemill::bench {
 namespace {
 
-constexpr Duration kTimeout = std::chrono::minutes(10);
+constexpr Duration kTimeout = std::chrono::hours(2);
 
 // A new folder in the system's folder for temporary files. The destructor removes it.
 class WorkFolder {
@@ -121,7 +121,7 @@ constexpr const char* kRewardedEnd = "[0-4A-Za-z]$";
 
 // Returns the run's file as JSON, which is valid YAML. Rewards differ within most groups, so that
 // most samples have gradients.
-std::string run_file(const GrpoShape& shape, DType compute, std::int64_t steps, int threads) {
+std::string run_file(const GrpoShape& shape, const GrpoRunOptions& how, int threads) {
   const Json::Object adapter{{"kind", "lora"},
                              {"rank", shape.rank},
                              {"alpha", 2 * shape.rank},
@@ -130,14 +130,14 @@ std::string run_file(const GrpoShape& shape, DType compute, std::int64_t steps, 
                   {"workflow", "rl"},
                   {"name", "bench"},
                   {"model", Json::Object{{"path", "model"},
-                                         {"dtype", compute == DType::kF32 ? "f32" : "bf16"}}},
+                                         {"dtype", how.compute == DType::kF32 ? "f32" : "bf16"}}},
                   {"data", Json::Object{{"train", "prompts.jsonl"}}},
                   {"rollout", Json::Object{{"group_size", shape.group_size},
                                            {"max_new_tokens", shape.new_tokens}}},
                   {"reward", Json::Object{{"kind", "regex"}, {"pattern", kRewardedEnd}}},
                   {"algorithm", Json::Object{{"name", "grpo"}}},
                   {"staleness", Json::Object{{"max", 0}}},
-                  {"train", Json::Object{{"steps", steps},
+                  {"train", Json::Object{{"steps", how.steps},
                                          {"prompts_per_step", shape.prompts},
                                          {"learning_rate", 1e-4},
                                          {"adapter", adapter}}},
@@ -180,22 +180,43 @@ Result<GrpoRun> read_run(const TimedProcess& process, const GrpoShape& shape) {
   return run;
 }
 
+// Returns the peak memory that the program expects of the run.
+Result<double> expected_bytes(const EngineBenchOptions& options,
+                              const std::filesystem::path& folder) {
+  TIDEMILL_ASSIGN_OR_RETURN(
+      const TimedProcess process,
+      run_timed({options.program.string(), "run", "bench.yaml", "--dry-run", "--json"}, folder,
+                kTimeout));
+  for (const TimedLine& line : process.lines) {
+    TIDEMILL_ASSIGN_OR_RETURN(const Json object, parse_json(line.text));
+    const Json* memory = object.find("expected_memory_bytes");
+    const Json* total = memory == nullptr ? nullptr : memory->find("total");
+    if (total != nullptr) {
+      return total->number().value_or(0.0);
+    }
+  }
+  return Status(Errc::kInternal, "the run printed no expected memory");
+}
+
 }  // namespace
 
-Result<GrpoRun> run_grpo(const EngineBenchOptions& options, const GrpoShape& shape, DType compute,
-                         std::int64_t steps, const char* preset) {
+Result<GrpoRun> run_grpo(const EngineBenchOptions& options, const GrpoShape& shape,
+                         const GrpoRunOptions& how) {
   const WorkFolder folder;
   if (folder.path().empty()) {
     return Status(Errc::kUnavailable, "cannot create a temporary folder");
   }
-  TIDEMILL_ASSIGN_OR_RETURN(engines::ModelFiles model, options.model(DType::kF32, preset));
+  TIDEMILL_ASSIGN_OR_RETURN(engines::ModelFiles model, options.model(how.stored, how.preset));
   TIDEMILL_RETURN_IF_ERROR(write_model(std::move(model), options, folder.path()));
   write_text(folder.path() / "prompts.jsonl", prompt_lines(shape));
-  write_text(folder.path() / "bench.yaml", run_file(shape, compute, steps, options.threads));
+  write_text(folder.path() / "bench.yaml", run_file(shape, how, options.threads));
+  TIDEMILL_ASSIGN_OR_RETURN(const double expected, expected_bytes(options, folder.path()));
   TIDEMILL_ASSIGN_OR_RETURN(const TimedProcess process,
                             run_timed({options.program.string(), "run", "bench.yaml", "--json"},
                                       folder.path(), kTimeout));
-  return read_run(process, shape);
+  TIDEMILL_ASSIGN_OR_RETURN(GrpoRun run, read_run(process, shape));
+  run.expected_bytes = expected;
+  return run;
 }
 
 }  // namespace tidemill::bench

@@ -21,16 +21,19 @@ struct Preset {
   std::int64_t num_kv_heads;
   std::int64_t head_dim;
   std::int64_t vocab_size;
+  std::int64_t max_positions = 4096;
 };
 
-// The shapes of Qwen3 are those of Qwen/Qwen3-0.6B and Qwen/Qwen3-1.7B.
+// The smallest is for tests, in which long sequences must not take long. The shapes of Qwen3 are
+// those of Qwen/Qwen3-0.6B and Qwen/Qwen3-1.7B.
 constexpr Preset kPresets[] = {
+    {"0.1m", ModelFamily::kLlama, 64, 1, 192, 1, 1, 64, 384, 16384},
     {"3.7m", ModelFamily::kLlama, 256, 4, 688, 4, 4, 64, 1024},
     {"15m", ModelFamily::kLlama, 320, 8, 864, 5, 5, 64, 8192},
     {"197m", ModelFamily::kLlama, 1024, 16, 2816, 16, 4, 64, 8192},
     {"600m", ModelFamily::kLlama, 1536, 22, 4096, 24, 8, 64, 16384},
-    {"qwen3-0.6b", ModelFamily::kQwen3, 1024, 28, 3072, 16, 8, 128, 151936},
-    {"qwen3-1.7b", ModelFamily::kQwen3, 2048, 28, 6144, 16, 8, 128, 151936}};
+    {"qwen3-0.6b", ModelFamily::kQwen3, 1024, 28, 3072, 16, 8, 128, 151936, 40960},
+    {"qwen3-1.7b", ModelFamily::kQwen3, 2048, 28, 6144, 16, 8, 128, 151936, 40960}};
 
 // The standard deviation of a uniform distribution on [-h, h) is h / sqrt(3).
 constexpr float kHalfWidth = 0.0346F;
@@ -101,7 +104,7 @@ Result<engines::ModelConfig> preset_config(const std::string& preset) {
   config.tie_word_embeddings = qwen3;
   config.qk_norm = qwen3;
   config.rope.theta = qwen3 ? 1e6 : 1e4;
-  config.max_positions = qwen3 ? 40960 : 4096;
+  config.max_positions = found->max_positions;
   config.rms_norm_eps = qwen3 ? 1e-6 : 1e-5;
   config.sliding_windows.assign(static_cast<std::size_t>(found->num_layers), 0);
   return config;

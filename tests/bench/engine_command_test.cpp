@@ -2,10 +2,12 @@
 // Tests `tidemill-bench engine`: its output, its errors, and how it detects load from other
 // processes.
 #include <cmath>
+#include <regex>
 
 #include "bench/commands.hpp"
 #include "bench/engine_bench.hpp"
 #include "bench/foreign_load.hpp"
+#include "bench/memory_notes.hpp"
 #include "bench/profile_table.hpp"
 #include "bench/random_model.hpp"
 #include "bench/timed_process.hpp"
@@ -54,6 +56,46 @@ TEST_F(BenchProgramTest, PrintsOneFigurePerLine) {
   }
 }
 
+// The notes of the figures of real models, on a small one.
+TEST_F(BenchProgramTest, ReportsNotesWithFigures) {
+  const std::vector<std::string> memory{"peak_bytes", "plan_bytes", "peak_of_plan"};
+  const std::vector<std::pair<std::string, std::vector<std::string>>> expected{
+      {"decode_b1_bf16", {}},
+      {"rollout_32_bf16", {"sampling_share"}},
+      {"lora_step_bf16_b1", {}},
+      {"lora_step_bf16_t2048", {"tokens_per_s_at_512", "rate_of_512"}},
+      {"lora_step_nf4_t4096", {"base_bytes", "base_of_bf16"}}};
+  std::vector<std::string> arguments{"engine", "--preset", "0.1m", "--repetitions", "1", "--json"};
+  for (const auto& [figure, notes] : expected) {
+    arguments.insert(arguments.end(), {"--figure", figure});
+  }
+  const Outcome outcome = run(arguments);
+  ASSERT_EQ(outcome.code, kDone) << outcome.err;
+  const auto lines = outcome.lines();
+  ASSERT_EQ(lines.size(), expected.size());
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    auto [figure, notes] = expected[i];
+    EXPECT_EQ(lines[i]["figure"], figure);
+    EXPECT_GT(lines[i]["value"], 0.0) << figure;
+    notes.insert(notes.end(), memory.begin(), memory.end());
+    for (const std::string& note : notes) {
+      ASSERT_TRUE(lines[i].contains(note)) << figure << ": " << note;
+      EXPECT_GT(lines[i][note], 0.0) << figure << ": " << note;
+    }
+  }
+  EXPECT_LT(lines[1]["sampling_share"], 1.0);
+}
+
+TEST_F(BenchProgramTest, PrintsNotesBelowTheFigure) {
+  const Outcome outcome =
+      run({"engine", "--preset", "0.1m", "--figure", "decode_b1_f32", "--repetitions", "1"});
+  ASSERT_EQ(outcome.code, kDone) << outcome.err;
+  EXPECT_TRUE(std::regex_search(outcome.out, std::regex("\n  peak_bytes: [0-9]+\n")))
+      << outcome.out;
+  EXPECT_TRUE(std::regex_search(outcome.out, std::regex("\n  peak_of_plan: [0-9]+\\.[0-9]{3}\n")))
+      << outcome.out;
+}
+
 TEST_F(BenchProgramTest, TheProfileCoversTheSteps) {
   const Outcome outcome =
       run({"engine", "--preset", "3.7m", "--figure", "prefill_512_f32", "--profile"});
@@ -71,6 +113,7 @@ TEST_F(BenchProgramTest, RefusesUnknownArguments) {
         {{"engine", "--figure", "speed"}, "decode_b1_f32"},
         {{"engine", "--preset", "7b"}, "197m"},
         {{"engine", "--threads", "0"}, "--threads"},
+        {{"engine", "--repetitions", "0"}, "--repetitions"},
         {{"engine", "--model", "nowhere"}, "nowhere"},
         {{"engine", "--model", "x", "--preset", "15m"}, "--model"}}) {
     const Outcome outcome = run(arguments);
@@ -81,7 +124,8 @@ TEST_F(BenchProgramTest, RefusesUnknownArguments) {
 }
 
 TEST(RandomModel, PresetsHaveTheSizesInTheirNames) {
-  for (const auto& [name, millions] : {std::pair{"3.7m", 3.7},
+  for (const auto& [name, millions] : {std::pair{"0.1m", 0.1},
+                                       {"3.7m", 3.7},
                                        {"15m", 15.0},
                                        {"197m", 197.0},
                                        {"600m", 600.0},
@@ -93,7 +137,23 @@ TEST(RandomModel, PresetsHaveTheSizesInTheirNames) {
         << name;
   }
   EXPECT_EQ(preset_config("7b").status().message(),
-            "--preset: must be one of 3.7m, 15m, 197m, 600m, qwen3-0.6b, qwen3-1.7b");
+            "--preset: must be one of 0.1m, 3.7m, 15m, 197m, 600m, qwen3-0.6b, qwen3-1.7b");
+}
+
+// NF4 takes 33 bytes for 64 weights and a float for 256 such blocks, the table and the head of an
+// NF4 base 34 bytes for 32 weights. The tolerance is that of layouts, which round sizes up and hold
+// some scales in f32.
+TEST(MemoryNotes, CountTheBaseInEachType) {
+  const engines::ModelConfig config = preset_config("qwen3-1.7b").value();
+  const auto table = static_cast<double>(config.vocab_size * config.hidden_size);
+  const double layers = static_cast<double>(engines::num_parameters(config)) - table;
+  const std::vector<FigureNote> bf16 = base_notes(config, DType::kBF16);
+  const std::vector<FigureNote> nf4 = base_notes(config, DType::kNf4);
+  EXPECT_NEAR(bf16[0].value, 2.0 * (layers + 2.0 * table), 0.01 * bf16[0].value);
+  EXPECT_DOUBLE_EQ(bf16[1].value, 1.0);
+  EXPECT_NEAR(nf4[0].value, layers * (33.0 + 4.0 / 256.0) / 64.0 + 2.0 * table * 34.0 / 32.0,
+              0.03 * nf4[0].value);
+  EXPECT_DOUBLE_EQ(nf4[1].value, nf4[0].value / bf16[0].value);
 }
 
 TEST(RandomModel, IsReproducibleAndComplete) {

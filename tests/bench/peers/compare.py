@@ -3,13 +3,14 @@
 """Compares the engine with its peers on this machine. Their runs are interleaved.
 
 Usage: compare.py --tidemill PROGRAM [--work DIR] [--threads N ...] [--figure NAME ...]
-                  [--rounds N] [--peers-only] [--variant NAME]
+                  [--preset NAME] [--rounds N] [--peers-only] [--variant NAME]
 
-Names may contain *. Every process is pinned to cores 0 to N-1 (with one thread, to the last core).
-A round consists of our run and one run of each peer. The first round runs every variant of a peer,
-later rounds run its best one. Runs disturbed by foreign load are repeated. The value is the best of
-all rounds on both sides; each row also has the medians. Prints a JSON object for each figure and
-peer, then a table to stderr.
+Names may contain *. Figures of real models have to be named. --preset measures the figures on that
+model instead of their own. Every process is pinned to cores 0 to N-1 (with one thread, to the last
+core). A round consists of our run and one run of each peer. The first round runs every variant of a
+peer, later rounds run its best one. Runs disturbed by foreign load are repeated. The value is the
+best of all rounds on both sides; each row also has the medians. Prints a JSON object for each
+figure and peer, then a table to stderr.
 """
 import argparse
 import dataclasses
@@ -81,26 +82,29 @@ class Comparison:
                  "model": self._work.model(figure.preset), "tidemill": self._work.tidemill}
         return [word.format(**known) for word in command]
 
-    def _run(self, command: list[str], warm: bool = False) -> Run:
+    def _run(self, command: list[str], figure: Figure, warm: bool = False) -> Run:
         """Runs a command; a warm run executes it twice and returns the second run. After a large
         process has ended, the machine may have given its memory back to the host. The next process
         would then wait for memory, and its measurement would include that."""
         if warm:
-            self._run(command)
+            self._run(command, figure)
         return run(command, self._cores,
                    {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1",
                     "OMP_NUM_THREADS": str(self._threads),
                     "TORCHINDUCTOR_CACHE_DIR": str(self._work.folder / "inductor"),
-                    "TORCHINDUCTOR_COMPILE_THREADS": "1"})
+                    "TORCHINDUCTOR_COMPILE_THREADS": "1"}, timeout_s=figure.timeout_s)
 
     def _run_ours(self, figure: Figure, side: Side) -> None:
         model = self._work.model(figure.preset) / figure.directory
         if figure.ours:
-            measured = self._run(self._fill(figure.ours, figure), figure.warm)
+            measured = self._run(self._fill(figure.ours, figure), figure, figure.warm)
         else:
-            measured = self._run([self._work.tidemill_bench, "engine", "--model", str(model),
-                                  "--figure", figure.bench_name, "--json", "--threads",
-                                  str(self._threads)])
+            command = [str(self._work.tidemill_bench), "engine", "--model", str(model), "--figure",
+                       figure.bench_name, "--json", "--threads", str(self._threads)]
+            key = tuple(command)
+            if not figure.note or key not in self._kept:
+                self._kept[key] = self._run(command, figure)
+            measured = self._kept[key]
         if measured.error:
             side.problem = f"missing: {measured.error}"
         elif figure.ours:
@@ -108,6 +112,9 @@ class Comparison:
         else:
             lines = [line for line in measured.lines if line.get("figure") == figure.bench_name]
             for line in lines:
+                if figure.note:
+                    side.add([line[figure.note]], measured)
+                    continue
                 unit, factor = UNITS.get(line["unit"], (line["unit"], 1.0))
                 if unit != figure.unit:
                     side.problem = f"missing: its unit is {unit}, not {figure.unit}"
@@ -121,7 +128,7 @@ class Comparison:
         command = self._fill(variant.command, figure)
         key = tuple(command)
         if again or key not in self._kept:
-            self._kept[key] = self._run(command, figure.warm)
+            self._kept[key] = self._run(command, figure, figure.warm)
         measured = self._kept[key]
         if measured.error:
             print(f"{figure.name}: {side.name}, {variant.name}: {measured.error}", file=sys.stderr)
@@ -134,7 +141,7 @@ class Comparison:
 
     def _row(self, figure: Figure, ours: Side, peer: Side, tried: dict[str, float]) -> dict:
         row = {"figure": figure.name, "unit": figure.unit, "threads": self._threads,
-               "settings": figure.settings, "peer": peer.name, "variant": peer.variant,
+               "preset": figure.preset, "settings": figure.settings, "peer": peer.name, "variant": peer.variant,
                "variants": tried, "reach": figure.reach.get(peer.name)}
         if ours.values:
             row |= {"value": figure.best(ours.values), "median": statistics.median(ours.values)}
@@ -176,13 +183,15 @@ def parse(known: dict[str, Figure]) -> argparse.Namespace:
     parser.add_argument("--work", type=pathlib.Path, default=DEFAULT_WORK)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--figure", action="append", metavar="NAME")
+    parser.add_argument("--preset", metavar="NAME", help="model of all figures")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peers-only", action="store_true")
     parser.add_argument("--variant", default="*", metavar="NAME", help="variant of the peers")
     args = parser.parse_args()
     args.names = []
     for pattern in args.figure or ["*"]:
-        found = [name for name in known if fnmatch.fnmatchcase(name, pattern)]
+        found = [name for name, figure in known.items() if fnmatch.fnmatchcase(name, pattern)
+                 and (args.figure or not figure.by_name)]
         if not found:
             parser.error(f"unknown figure: {pattern}; known figures: {', '.join(known)}")
         args.names += [name for name in found if name not in args.names]
@@ -199,7 +208,10 @@ def main() -> None:
     for threads in args.threads:
         comparison = Comparison(work, threads, args)
         for name in args.names:
-            for row in comparison.rows(known[name]):
+            figure = known[name]
+            if args.preset:
+                figure = dataclasses.replace(figure, preset=args.preset)
+            for row in comparison.rows(figure):
                 rows.append(row)
                 print(json.dumps(row), flush=True)
     print_table(rows)

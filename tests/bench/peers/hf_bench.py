@@ -12,7 +12,7 @@ Usage: hf_bench.py MODEL WHAT [options]     MODEL is a directory of make_model.p
   logits       writes f32 (tokens, vocabulary) of --ids to --output; times nothing
   first_token  prints the first greedy token; the caller measures the time
 
-There is no gradient checkpointing. Peak memory is that of the whole process. The output also has
+There is no gradient checkpointing without --checkpoint. Peak memory is that of the whole process. The output also has
 the memory after the imports and before the first step, the share of the CUDA libraries, and the
 activations that autograd keeps.
 """
@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import torch
-from transformers import DynamicCache, LlamaForCausalLM, StaticCache
+from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel, StaticCache
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
@@ -60,10 +60,10 @@ def made_ids(vocabulary: int, count: int, sequences: int) -> torch.Tensor:
     return torch.tensor(rows)
 
 
-def load(args: argparse.Namespace) -> LlamaForCausalLM:
+def load(args: argparse.Namespace) -> PreTrainedModel:
     path = args.model if args.dtype == "f32" else args.model / "bf16"
-    return LlamaForCausalLM.from_pretrained(path, dtype=DTYPES[args.dtype],
-                                            attn_implementation=args.attention)
+    return AutoModelForCausalLM.from_pretrained(path, dtype=DTYPES[args.dtype],
+                                                attn_implementation=args.attention)
 
 
 def compiled(model: torch.nn.Module, args: argparse.Namespace) -> Callable:
@@ -142,7 +142,7 @@ def counting_activations(model: torch.nn.Module) -> Iterator[dict[int, int]]:
         yield kept
 
 
-def with_adapter(model: LlamaForCausalLM, args: argparse.Namespace) -> torch.nn.Module:
+def with_adapter(model: PreTrainedModel, args: argparse.Namespace) -> torch.nn.Module:
     from peft import LoraConfig, get_peft_model
     adapter = LoraConfig(r=16, lora_alpha=32, lora_dropout=0.0, target_modules="all-linear",
                          task_type="CAUSAL_LM")
@@ -152,6 +152,8 @@ def with_adapter(model: LlamaForCausalLM, args: argparse.Namespace) -> torch.nn.
 def train_steps(model: torch.nn.Module, args: argparse.Namespace) -> dict:
     """Times optimizer steps of the parameters that require gradients."""
     model.train()
+    if args.checkpoint:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
     forward = compiled(model, args)
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=True)
@@ -168,7 +170,7 @@ def train_steps(model: torch.nn.Module, args: argparse.Namespace) -> dict:
         runs.append(ids.numel() / (time.perf_counter() - start))
     result = {"unit": "tok/s", "runs": runs[1:], "losses": losses, "rss_before_steps": loaded,
               "peak_rss_bytes": peak_rss(), "trained": sum(p.numel() for p in trained)}
-    if not args.compile:
+    if not args.compile and not args.checkpoint:
         with counting_activations(model) as kept:
             model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
         result["activation_bytes"] = sum(kept.values())
@@ -195,6 +197,8 @@ def parse() -> argparse.Namespace:
                         help="type of the adapter of a bf16 model; the default of PEFT is f32")
     parser.add_argument("--attention", choices=["sdpa", "eager"], default="sdpa")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--checkpoint", action="store_true",
+                        help="compute the layers again in the backward pass")
     parser.add_argument("--static", action="store_true", help="use a cache of fixed size")
     parser.add_argument("--ids", type=lambda text: [int(part) for part in text.split(",")])
     parser.add_argument("--output", type=pathlib.Path)

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures llama.cpp through libllama's C API. Prints one JSON object per line.
 //
-//   llama_bench MODEL.gguf prefill|decode|logits|first_token [--NAME VALUE ...]
+//   llama_bench MODEL.gguf prefill|decode|rollout|logits|first_token [--NAME VALUE ...]
 //
 //   prefill      --tokens N                      tokens per second over a prompt of N tokens
 //   decode       --prompt P --tokens N --sequences S
 //                                                tokens per second, S sequences in each batch
+//   rollout      --prompt P --tokens N --sequences S
+//                                                generated tokens per second, including the time
+//                                                for the prompts and for llama.cpp's sampler with
+//                                                temperature 1 and top-p 0.95
 //   logits       --ids 1,2,... --output FILE     writes f32 (tokens, vocabulary), times nothing
 //   first_token  --prompt P                      prints the first greedy token; the caller times it
 //
@@ -27,6 +31,7 @@
 #include <string>
 #include <string_view>
 #include <sys/resource.h>
+#include <utility>
 #include <vector>
 
 #include "llama.h"
@@ -79,7 +84,7 @@ Ids parse_ids(const std::string& text) {
 Options parse(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (words.size() < 2 || words.size() % 2 != 0) {
-    fail("usage: llama_bench MODEL prefill|decode|logits|first_token [--NAME VALUE ...]");
+    fail("usage: llama_bench MODEL prefill|decode|rollout|logits|first_token [--NAME VALUE ...]");
   }
   Options options;
   options.model = words[0];
@@ -144,6 +149,8 @@ public:
   Session& operator=(const Session&) = delete;
 
   [[nodiscard]] int vocabulary() const { return vocabulary_; }
+  [[nodiscard]] llama_context* context() { return context_.get(); }
+  [[nodiscard]] int batched() const { return batch_.n_tokens; }
 
   // Removes the positions from `position` on from the cache of every sequence.
   void cut(llama_pos position) {
@@ -257,6 +264,87 @@ double decode(Session& session, const Options& options, Ids next) {
   return rate;
 }
 
+// The samplers of all sequences, and the time that they take.
+class Samplers {
+public:
+  explicit Samplers(int sequences) {
+    for (int s = 0; s < sequences; ++s) {
+      llama_sampler* chain = llama_sampler_chain_init(llama_sampler_chain_default_params());
+      llama_sampler_chain_add(chain, llama_sampler_init_top_p(0.95F, 1));
+      llama_sampler_chain_add(chain, llama_sampler_init_temp(1.0F));
+      llama_sampler_chain_add(chain, llama_sampler_init_dist(static_cast<std::uint32_t>(7 + s)));
+      chains_.emplace_back(chain);
+    }
+  }
+
+  // Samples the next token of a sequence from a row of the last batch.
+  llama_token sample(Session& session, int sequence, int row) {
+    const auto start = Clock::now();
+    const llama_token token = llama_sampler_sample(
+        chains_[static_cast<std::size_t>(sequence)].get(), session.context(), row);
+    seconds_ += seconds_since(start);
+    return token;
+  }
+
+  [[nodiscard]] double seconds() const { return seconds_; }
+
+private:
+  struct Free {
+    void operator()(llama_sampler* chain) const { llama_sampler_free(chain); }
+  };
+  std::vector<std::unique_ptr<llama_sampler, Free>> chains_;
+  double seconds_ = 0.0;
+};
+
+// Runs the prompts of all sequences in full batches. Returns the first token of each response.
+Ids sample_prompts(Session& session, const Options& options, Samplers& samplers) {
+  Ids next(static_cast<std::size_t>(options.sequences));
+  std::vector<std::pair<int, int>> ended;  // sequences whose prompts end in this batch, and rows
+  for (int s = 0; s < options.sequences; ++s) {
+    const Ids ids = session.made_ids(options.prompt, s);
+    for (int i = 0; i < options.prompt; ++i) {
+      const bool last = i + 1 == options.prompt;
+      if (last) {
+        ended.emplace_back(s, session.batched());
+      }
+      session.add(ids[static_cast<std::size_t>(i)], i, s, last);
+      const bool full = session.batched() == static_cast<int>(kBatch);
+      if (full || (last && s + 1 == options.sequences)) {
+        session.run();
+        for (const auto& [sequence, row] : ended) {
+          next[static_cast<std::size_t>(sequence)] = samplers.sample(session, sequence, row);
+        }
+        ended.clear();
+      }
+    }
+  }
+  return next;
+}
+
+// What a rollout took.
+struct Rollout {
+  double rate = 0.0;            // tokens per second
+  double sampling_share = 0.0;  // of the time
+};
+
+Rollout rollout(Session& session, const Options& options) {
+  session.clear();
+  Samplers samplers(options.sequences);
+  const auto start = Clock::now();
+  Ids next = sample_prompts(session, options, samplers);
+  for (int step = 0; step + 1 < options.tokens; ++step) {
+    for (int s = 0; s < options.sequences; ++s) {
+      session.add(next[static_cast<std::size_t>(s)], options.prompt + step, s, true);
+    }
+    session.run();
+    for (int s = 0; s < options.sequences; ++s) {
+      next[static_cast<std::size_t>(s)] = samplers.sample(session, s, s);
+    }
+  }
+  const double seconds = seconds_since(start);
+  return {options.tokens * options.sequences / seconds, samplers.seconds() / seconds};
+}
+
 void write_logits(Session& session, const Options& options) {
   if (options.ids.empty() || options.ids.size() > kBatch || options.output.empty()) {
     fail("logits needs --ids (1 to " + std::to_string(kBatch) + " ids) and --output");
@@ -278,7 +366,7 @@ long peak_rss_bytes() {
   return usage.ru_maxrss * 1024;
 }
 
-void print(const Options& options, const std::vector<double>& runs) {
+void print(const Options& options, const std::vector<double>& runs, double sampling_share) {
   std::cout << R"({"what":")" << options.what << R"(","unit":"tok/s","runs":[)";
   for (std::size_t i = 0; i < runs.size(); ++i) {
     std::cout << (i == 0 ? "" : ",") << runs[i];
@@ -286,7 +374,29 @@ void print(const Options& options, const std::vector<double>& runs) {
   std::cout << R"(],"threads":)" << options.threads << R"(,"prompt":)" << options.prompt
             << R"(,"tokens":)" << options.tokens << R"(,"sequences":)" << options.sequences
             << R"(,"flash":)" << options.flash << R"(,"unified":)" << options.unified
-            << R"(,"peak_rss_bytes":)" << peak_rss_bytes() << "}\n";
+            << R"(,"sampling_share":)" << sampling_share << R"(,"peak_rss_bytes":)"
+            << peak_rss_bytes() << "}\n";
+}
+
+// Repeats a measurement after an untimed run. Only a rollout samples.
+void measure(Session& session, const Options& options) {
+  const Ids next = options.what == "decode" ? run_prompts(session, options) : Ids{};
+  std::vector<double> runs;
+  double sampling_share = 0.0;
+  for (int i = 0; i <= options.repeat; ++i) {
+    double rate = 0.0;
+    if (options.what == "rollout") {
+      const Rollout done = rollout(session, options);
+      rate = done.rate;
+      sampling_share = done.sampling_share;
+    } else {
+      rate = options.what == "decode" ? decode(session, options, next) : prefill(session, options);
+    }
+    if (i > 0) {  // the first run warms up
+      runs.push_back(rate);
+    }
+  }
+  print(options, runs, sampling_share);
 }
 
 }  // namespace
@@ -304,17 +414,8 @@ int main(int argc, char** argv) {
     session.run_prompt(session.made_ids(options.prompt, 0), 0);
     std::cout << R"({"what":"first_token","token":)" << session.greedy(-1)
               << R"(,"peak_rss_bytes":)" << peak_rss_bytes() << "}" << std::endl;
-  } else if (options.what == "prefill" || options.what == "decode") {
-    const bool decodes = options.what == "decode";
-    const Ids next = decodes ? run_prompts(session, options) : Ids{};
-    std::vector<double> runs;
-    for (int i = 0; i <= options.repeat; ++i) {
-      const double rate = decodes ? decode(session, options, next) : prefill(session, options);
-      if (i > 0) {  // the first run warms up
-        runs.push_back(rate);
-      }
-    }
-    print(options, runs);
+  } else if (options.what == "prefill" || options.what == "decode" || options.what == "rollout") {
+    measure(session, options);
   } else {
     fail("unknown measurement: " + options.what);
   }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes one random Llama model in every format that the compared engines read.
+"""Writes one random Llama or Qwen3 model in every format that the compared engines read.
 
   OUT/{config,tokenizer,tokenizer_config,generation_config}.json
   OUT/model.safetensors    F32
@@ -9,23 +9,26 @@
 
 Weights have the distribution N(0, 0.02); gains are 1. Every weight is rounded to bf16 before it is
 written, so that the F32 and the BF16 files contain the same numbers. The vocabulary consists of the
-256 bytes, merged pairs of letters, and an end token.
+256 bytes, merged letters, and an end token. No digit and no space is merged.
 
-Usage: make_model.py PRESET OUT [--seed N]     needs numpy
+Usage: make_model.py PRESET OUT [--seed N] [--dtypes f32 bf16 q8_0]     needs numpy
+
+--dtypes leaves out the weights of other types, which take 22 GB in all types of qwen3-1.7b.
 """
 import argparse
 import dataclasses
+import itertools
 import json
 import pathlib
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """Sizes of a Llama model whose head is not tied to its embedding table."""
+    """Sizes of a Llama model with a head of its own, or of a Qwen3 model with a tied head."""
     hidden: int
     layers: int
     ffn: int
@@ -33,21 +36,39 @@ class Shape:
     kv_heads: int
     vocabulary: int
     context: int = 4096
+    head_size: int = 0  # 0: hidden / heads
+    family: str = "llama"  # or "qwen3", which has norms of queries and keys and a tied head
 
     @property
     def head_dim(self) -> int:
-        return self.hidden // self.heads
+        return self.head_size or self.hidden // self.heads
+
+    @property
+    def is_qwen3(self) -> bool:
+        return self.family == "qwen3"
+
+    @property
+    def epsilon(self) -> float:
+        return 1e-6 if self.is_qwen3 else 1e-5
+
+    @property
+    def rope_theta(self) -> float:
+        return 1e6 if self.is_qwen3 else 1e4
 
 
-# 15m, 197m and 600m are the presets of `tidemill-bench engine --preset`.
+# The presets of `tidemill-bench engine --preset` have the same sizes. Those of Qwen3 are the sizes
+# of Qwen/Qwen3-0.6B and Qwen/Qwen3-1.7B.
 PRESETS = {
     "3.7m": Shape(hidden=256, layers=4, ffn=688, heads=4, kv_heads=4, vocabulary=1024),
     "15m": Shape(hidden=320, layers=8, ffn=864, heads=5, kv_heads=5, vocabulary=8192),
     "197m": Shape(hidden=1024, layers=16, ffn=2816, heads=16, kv_heads=4, vocabulary=8192),
     "600m": Shape(hidden=1536, layers=22, ffn=4096, heads=24, kv_heads=8, vocabulary=16384),
+    "qwen3-0.6b": Shape(hidden=1024, layers=28, ffn=3072, heads=16, kv_heads=8, vocabulary=151936,
+                        context=40960, head_size=128, family="qwen3"),
+    "qwen3-1.7b": Shape(hidden=2048, layers=28, ffn=6144, heads=16, kv_heads=8, vocabulary=151936,
+                        context=40960, head_size=128, family="qwen3"),
 }
-EPSILON = 1e-5
-ROPE_THETA = 10000.0
+DTYPES = ("f32", "bf16", "q8_0")
 END = "<|end|>"
 ALIGNMENT = 32
 Q8_BLOCK = 32
@@ -60,22 +81,26 @@ Named = tuple[str, np.ndarray]
 
 def tensor_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
     """Returns the shapes of all tensors by Hugging Face name. Linear weights are (out, in)."""
-    hidden, kv = shape.hidden, shape.kv_heads * shape.head_dim
+    hidden, q, kv = shape.hidden, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (shape.vocabulary, hidden)}
     for i in range(shape.layers):
         at = f"model.layers.{i}."
         shapes |= {
             at + "input_layernorm.weight": (hidden,),
-            at + "self_attn.q_proj.weight": (hidden, hidden),
+            at + "self_attn.q_proj.weight": (q, hidden),
             at + "self_attn.k_proj.weight": (kv, hidden),
             at + "self_attn.v_proj.weight": (kv, hidden),
-            at + "self_attn.o_proj.weight": (hidden, hidden),
+            at + "self_attn.o_proj.weight": (hidden, q),
             at + "post_attention_layernorm.weight": (hidden,),
             at + "mlp.gate_proj.weight": (shape.ffn, hidden),
             at + "mlp.up_proj.weight": (shape.ffn, hidden),
             at + "mlp.down_proj.weight": (hidden, shape.ffn),
         }
-    return shapes | {"model.norm.weight": (hidden,), "lm_head.weight": (shape.vocabulary, hidden)}
+        if shape.is_qwen3:
+            shapes |= {at + "self_attn.q_norm.weight": (shape.head_dim,),
+                       at + "self_attn.k_norm.weight": (shape.head_dim,)}
+    shapes["model.norm.weight"] = (hidden,)
+    return shapes if shape.is_qwen3 else shapes | {"lm_head.weight": (shape.vocabulary, hidden)}
 
 
 def num_parameters(shape: Shape) -> int:
@@ -114,11 +139,14 @@ def byte_letters() -> list[str]:
 
 
 def vocabulary(size: int) -> tuple[list[str], list[tuple[str, str]]]:
-    """Returns `size` tokens in the order of their ids, with the end token last, and the merges."""
+    """Returns `size` tokens in the order of their ids, with the end token last, and the merges.
+
+    Merges are pairs of letters, and then a pair with a third letter."""
     letters = byte_letters()
-    graphic = [letter for letter in letters if ord(letter) > 0x20]
-    pairs = ((a, b) for a in graphic for b in graphic)
-    merges = [pair for pair, _ in zip(pairs, range(size - 257))]
+    merged = [letter for i, letter in enumerate(letters) if chr(i) not in " 0123456789"]
+    pairs = [(a, b) for a in merged for b in merged]
+    triples = ((a + b, c) for a, b in pairs for c in merged)
+    merges = list(itertools.islice(itertools.chain(pairs, triples), size - 257))
     return [*letters, *(a + b for a, b in merges), END], merges
 
 
@@ -126,13 +154,14 @@ def vocabulary(size: int) -> tuple[list[str], list[tuple[str, str]]]:
 
 def config(shape: Shape, dtype: str) -> dict:
     return {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
+        "architectures": ["Qwen3ForCausalLM" if shape.is_qwen3 else "LlamaForCausalLM"],
+        "model_type": shape.family, "hidden_act": "silu",
         "hidden_size": shape.hidden, "num_hidden_layers": shape.layers,
         "intermediate_size": shape.ffn, "num_attention_heads": shape.heads,
         "num_key_value_heads": shape.kv_heads, "head_dim": shape.head_dim,
         "vocab_size": shape.vocabulary, "max_position_embeddings": shape.context,
-        "rms_norm_eps": EPSILON, "rope_theta": ROPE_THETA, "attention_bias": False,
-        "mlp_bias": False, "tie_word_embeddings": False, "initializer_range": 0.02,
+        "rms_norm_eps": shape.epsilon, "rope_theta": shape.rope_theta, "attention_bias": False,
+        "mlp_bias": False, "tie_word_embeddings": shape.is_qwen3, "initializer_range": 0.02,
         "bos_token_id": None, "eos_token_id": shape.vocabulary - 1,
         "pad_token_id": shape.vocabulary - 1, "use_cache": True,
         "dtype": dtype, "torch_dtype": dtype,
@@ -180,7 +209,7 @@ def write_safetensors(path: pathlib.Path, weights: dict[str, np.ndarray], dtype:
 
 
 def write_model_directory(path: pathlib.Path, shape: Shape, weights: dict[str, np.ndarray],
-                          dtype: str) -> None:
+                          dtype: str, with_weights: bool = True) -> None:
     """Writes a Hugging Face model directory; `dtype` is "float32" or "bfloat16"."""
     path.mkdir(parents=True, exist_ok=True)
     end = shape.vocabulary - 1
@@ -191,8 +220,9 @@ def write_model_directory(path: pathlib.Path, shape: Shape, weights: dict[str, n
                {"add_bos_token": False, "bos_token": None, "eos_token": END, "pad_token": END,
                 "clean_up_tokenization_spaces": False, "model_max_length": shape.context,
                 "tokenizer_class": "PreTrainedTokenizerFast"})
-    write_safetensors(path / "model.safetensors", weights,
-                      {"float32": "F32", "bfloat16": "BF16"}[dtype])
+    if with_weights:
+        write_safetensors(path / "model.safetensors", weights,
+                          {"float32": "F32", "bfloat16": "BF16"}[dtype])
 
 
 # -- GGUF: ggml-org/ggml, docs/gguf.md --------------------------------------------------------------
@@ -202,6 +232,7 @@ FILE_TYPE = {GGML_F32: 0, GGML_Q8_0: 7, GGML_BF16: 32}
 LAYER_NAMES = {
     "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
     "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
@@ -228,10 +259,11 @@ def interleave(weight: np.ndarray, heads: int) -> np.ndarray:
 
 
 def gguf_tensors(shape: Shape, weights: dict[str, np.ndarray]) -> Iterator[Named]:
+    """Yields the tensors of a GGUF file. Its qwen3 architecture orders rows as Hugging Face does."""
     for name, value in weights.items():
-        if ".q_proj." in name:
+        if ".q_proj." in name and not shape.is_qwen3:
             value = interleave(value, shape.heads)
-        elif ".k_proj." in name:
+        elif ".k_proj." in name and not shape.is_qwen3:
             value = interleave(value, shape.kv_heads)
         yield gguf_name(name), value
 
@@ -285,14 +317,19 @@ def gguf_pair(key: str, value: str | int | float | bool | list[str] | list[int])
 def gguf_pairs(shape: Shape, kind: int) -> dict:
     tokens, merges = vocabulary(shape.vocabulary)
     normal, control = 1, 3
+    sizes = {
+        "vocab_size": shape.vocabulary, "context_length": shape.context,
+        "embedding_length": shape.hidden, "block_count": shape.layers,
+        "feed_forward_length": shape.ffn, "attention.head_count": shape.heads,
+        "attention.head_count_kv": shape.kv_heads, "attention.key_length": shape.head_dim,
+        "attention.value_length": shape.head_dim,
+        "attention.layer_norm_rms_epsilon": shape.epsilon,
+        "rope.dimension_count": shape.head_dim, "rope.freq_base": shape.rope_theta,
+    }
     return {
-        "general.architecture": "llama", "general.name": "random", "general.alignment": ALIGNMENT,
-        "general.file_type": FILE_TYPE[kind], "llama.vocab_size": shape.vocabulary,
-        "llama.context_length": shape.context, "llama.embedding_length": shape.hidden,
-        "llama.block_count": shape.layers, "llama.feed_forward_length": shape.ffn,
-        "llama.attention.head_count": shape.heads, "llama.attention.head_count_kv": shape.kv_heads,
-        "llama.attention.layer_norm_rms_epsilon": EPSILON,
-        "llama.rope.dimension_count": shape.head_dim, "llama.rope.freq_base": ROPE_THETA,
+        "general.architecture": shape.family, "general.name": "random",
+        "general.alignment": ALIGNMENT, "general.file_type": FILE_TYPE[kind],
+        **{f"{shape.family}.{key}": value for key, value in sizes.items()},
         "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2",
         "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.token_type": [normal] * (len(tokens) - 1) + [control],
@@ -327,18 +364,18 @@ def write_gguf(path: pathlib.Path, shape: Shape, weights: dict[str, np.ndarray],
 
 # -- all of it -------------------------------------------------------------------------------------
 
-def make_model(preset: str, out: pathlib.Path, seed: int) -> None:
-    shape = PRESETS[preset]
+def make_model(shape: Shape, out: pathlib.Path, seed: int, dtypes: Sequence[str] = DTYPES) -> None:
     weights = random_weights(shape, seed)
-    write_model_directory(out, shape, weights, "float32")
-    write_model_directory(out / "bf16", shape, weights, "bfloat16")
-    write_gguf(out / "model-f32.gguf", shape, weights, GGML_F32)
-    write_gguf(out / "model-bf16.gguf", shape, weights, GGML_BF16)
-    if shape.ffn % Q8_BLOCK == 0 and shape.hidden % Q8_BLOCK == 0:
-        write_gguf(out / "model-q8_0.gguf", shape, weights, GGML_Q8_0)
-    else:
+    write_model_directory(out, shape, weights, "float32", with_weights="f32" in dtypes)
+    if "f32" in dtypes:
+        write_gguf(out / "model-f32.gguf", shape, weights, GGML_F32)
+    if "bf16" in dtypes:
+        write_model_directory(out / "bf16", shape, weights, "bfloat16")
+        write_gguf(out / "model-bf16.gguf", shape, weights, GGML_BF16)
+    if shape.ffn % Q8_BLOCK != 0 or shape.hidden % Q8_BLOCK != 0:
         print(f"no Q8_0: rows of {shape.ffn} values do not divide into blocks of {Q8_BLOCK}")
-    print(f"{out}: {preset}, {num_parameters(shape):,} parameters, seed {seed}")
+    elif "q8_0" in dtypes:
+        write_gguf(out / "model-q8_0.gguf", shape, weights, GGML_Q8_0)
 
 
 def main() -> None:
@@ -346,8 +383,11 @@ def main() -> None:
     parser.add_argument("preset", choices=PRESETS)
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
     args = parser.parse_args()
-    make_model(args.preset, args.out, args.seed)
+    shape = PRESETS[args.preset]
+    make_model(shape, args.out, args.seed, args.dtypes)
+    print(f"{args.out}: {args.preset}, {num_parameters(shape):,} parameters, seed {args.seed}")
 
 
 if __name__ == "__main__":

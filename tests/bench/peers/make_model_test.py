@@ -19,6 +19,9 @@ from make_model import Shape
 
 # 8 query heads share 2 key/value heads; rows divide into blocks of 32 values.
 SMALL = Shape(hidden=64, layers=2, ffn=96, heads=8, kv_heads=2, vocabulary=300, context=128)
+# The heads of Qwen3 are wider than its hidden state divided by their number.
+SMALL_QWEN3 = Shape(hidden=64, layers=2, ffn=96, heads=4, kv_heads=2, vocabulary=300, context=128,
+                    head_size=32, family="qwen3")
 
 
 class Reader:
@@ -100,8 +103,10 @@ class MakeModelTest(unittest.TestCase):
 
     def test_presets_have_the_sizes_in_their_names(self) -> None:
         for name, shape in make_model.PRESETS.items():
-            count = make_model.num_parameters(shape) / 1e6
-            self.assertAlmostEqual(count / float(name[:-1]), 1.0, delta=0.08, msg=name)
+            size = name.removeprefix("qwen3-")
+            named = float(size[:-1]) * {"m": 1e6, "b": 1e9}[size[-1]]
+            self.assertAlmostEqual(make_model.num_parameters(shape) / named, 1.0, delta=0.08,
+                                   msg=name)
 
     def test_the_same_seed_gives_the_same_weights_exact_in_bf16(self) -> None:
         again = make_model.random_weights(SMALL, seed=3)
@@ -155,10 +160,37 @@ class MakeModelTest(unittest.TestCase):
                     worst = np.abs(value).max()
                     self.assertLessEqual(np.abs(found - value).max(), tolerance * worst, name)
 
+    def test_gguf_holds_qwen3_in_the_order_of_hugging_face(self) -> None:
+        weights = make_model.random_weights(SMALL_QWEN3, seed=3)
+        self.assertNotIn("lm_head.weight", weights)
+        self.assertEqual(weights["model.layers.1.self_attn.q_proj.weight"].shape, (128, 64))
+        self.assertEqual(weights["model.layers.1.self_attn.k_norm.weight"].shape, (32,))
+        path = self.folder / "model.gguf"
+        make_model.write_gguf(path, SMALL_QWEN3, weights, make_model.GGML_F32)
+        pairs, tensors = read_gguf(path)
+        self.assertEqual(pairs["general.architecture"], "qwen3")
+        self.assertEqual(pairs["qwen3.attention.key_length"], 32)
+        self.assertEqual(pairs["qwen3.rope.freq_base"], 1e6)
+        self.assertEqual(len(tensors), len(weights))
+        for name, value in weights.items():
+            self.assertTrue((tensors[make_model.gguf_name(name)] == value).all(), name)
+
+    def test_a_model_has_only_the_types_that_were_asked_for(self) -> None:
+        make_model.make_model(SMALL_QWEN3, self.folder, 0, ["bf16"])
+        found = {str(path.relative_to(self.folder)) for path in self.folder.rglob("model*")}
+        self.assertEqual(found, {"model-bf16.gguf", "bf16/model.safetensors"})
+        self.assertEqual(json.loads((self.folder / "config.json").read_text())["head_dim"], 32)
+
     def test_tokens_are_distinct_and_every_merge_makes_one(self) -> None:
-        tokens, merges = make_model.vocabulary(SMALL.vocabulary)
-        self.assertEqual(len(set(tokens)), SMALL.vocabulary)
-        self.assertEqual([a + b for a, b in merges], tokens[256:-1])
+        for size in (SMALL.vocabulary, make_model.PRESETS["qwen3-0.6b"].vocabulary):
+            tokens, merges = make_model.vocabulary(size)
+            self.assertEqual(len(tokens), size)
+            self.assertEqual(len(set(tokens)), size)
+            self.assertEqual([a + b for a, b in merges], tokens[256:-1])
+            made = {*make_model.byte_letters()}
+            for a, b in merges:
+                self.assertTrue(a in made and b in made)
+                made.add(a + b)
 
 
 if __name__ == "__main__":
