@@ -33,7 +33,7 @@ struct MemoryBudgets {
   std::int64_t window_tokens = 0;
   std::int64_t kv_bytes = 0;
   std::int64_t activation_bytes = 0;
-  engines::RowLimits limits;
+  engines::RowLimits limits = {};
 };
 
 /// Returns the budgets in `runtime`.

@@ -28,6 +28,12 @@ struct PreparedWeights {
   int live_sets = 0;                  // sets of `replaced` that exist at a time, incl. the latest
 };
 
+/// How much memory a device offers. Units: bytes.
+struct DeviceSize {
+  std::int64_t reserved = 0;  // taken from the system at once, for blocks to come
+  std::int64_t limit = 0;     // of all blocks together; 0: what the device has
+};
+
 /// Opens devices of one kind.
 ///
 /// Estimates are upper bounds that the memory plan relies on. Units: bytes.
@@ -44,7 +50,8 @@ public:
 
   /// Opens a device whose loops run on `workers`, which must outlive it.
   /// Errors: `kUnimplemented` if this machine lacks what the backend needs, `kResourceExhausted`.
-  [[nodiscard]] virtual Result<std::unique_ptr<Ops>> open(Workers& workers) const = 0;
+  [[nodiscard]] virtual Result<std::unique_ptr<Ops>> open(Workers& workers,
+                                                          const DeviceSize& size) const = 0;
 
   /// Returns the peak memory of `weights`, prepared one after the other, including the backend's
   /// padding.

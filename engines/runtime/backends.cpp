@@ -15,9 +15,10 @@ namespace {
 class GuardedBackend final : public BackendFactory {
 public:
   std::string_view name() const noexcept override { return "guarded"; }
-  Result<std::unique_ptr<Ops>> open(Workers& workers) const override {
+  Result<std::unique_ptr<Ops>> open(Workers& workers, const DeviceSize& size) const override {
     TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<host::Ops> ops, make_cpu_host_ops(workers));
-    return make_guarded_ops(std::move(ops), host::Execution::kDeferred);
+    return size.limit > 0 ? make_guarded_ops(std::move(ops), host::Execution::kDeferred, size.limit)
+                          : make_guarded_ops(std::move(ops), host::Execution::kDeferred);
   }
   std::int64_t weight_bytes(const PreparedWeights& weights) const override {
     return cpu_backend().weight_bytes(weights);

@@ -22,6 +22,10 @@ Status check_options(const RuntimeOptions& options) {
     return invalid_argument("max_running: " + std::to_string(options.max_running) +
                             " is less than 1");
   }
+  if (options.device_bytes < 0) {
+    return invalid_argument("device_bytes: " + std::to_string(options.device_bytes) +
+                            " is negative");
+  }
   if (options.limits.rollout_rows < 1) {
     return invalid_argument("limits.rollout_rows: " + std::to_string(options.limits.rollout_rows) +
                             " is less than 1");
@@ -224,7 +228,7 @@ Result<std::unique_ptr<ModelRuntime>> open_runtime(const ModelFiles& model,
   }
   TIDEMILL_RETURN_IF_ERROR(check_tensors(expected_tensors(model.config), model.tensors, "model"));
   TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<RuntimeContext> context,
-                            RuntimeContext::create(model.config, options));
+                            RuntimeContext::create(model.config, options, spec));
   if (quantizes(options)) {
     TIDEMILL_RETURN_IF_ERROR(check_finite_base(model, nullptr));
   }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "engines/runtime/reservation.hpp"
 #include "engines/sampling/sampler.hpp"
 
 namespace tidemill::engines {
@@ -79,10 +80,7 @@ RolloutView::RolloutView(RuntimeContext& context, WeightCache& weight_cache,
       weights_(std::move(weights)),
       weights_name_(weights_name(weights_)),
       version_(version),
-      rows_{options.limits.rollout_rows,
-            std::min(options.limits.sampled_rows > 0 ? options.limits.sampled_rows
-                                                     : RuntimeContext::logit_rows(context.config),
-                     RuntimeContext::logit_rows(context.config))},
+      rows_(generation_rows(context.config, options)),
       adapters_(context.config, *context.ops, options.adapter_bytes, rows_) {
   adapters_.set_base(weights_.base, base_name(weights_));
   context.make_room = [this](std::int64_t pages, ReclaimFrom from) {

@@ -8,7 +8,7 @@
 
 #include "engines/ops/profile/op_profile.hpp"
 #include "engines/runtime/backends.hpp"
-#include "engines/runtime/generated_rows.hpp"
+#include "engines/runtime/reservation.hpp"
 
 namespace tidemill::engines {
 namespace {
@@ -46,7 +46,8 @@ std::int64_t RuntimeContext::logit_rows(const ModelConfig& config) noexcept {
 }
 
 Result<std::unique_ptr<RuntimeContext>> RuntimeContext::create(const ModelConfig& config,
-                                                               const RuntimeOptions& options) {
+                                                               const RuntimeOptions& options,
+                                                               const AdapterSpec& spec) {
   if (options.threads < 0 || options.threads > kMaxThreads) {
     return invalid_argument("threads: " + std::to_string(options.threads) + " is not in [0, " +
                             std::to_string(kMaxThreads) + "]");
@@ -58,7 +59,10 @@ Result<std::unique_ptr<RuntimeContext>> RuntimeContext::create(const ModelConfig
   auto context = std::make_unique<RuntimeContext>();
   context->config = config;
   TIDEMILL_ASSIGN_OR_RETURN(context->workers, start_workers(num_threads(options.threads)));
-  TIDEMILL_ASSIGN_OR_RETURN(context->ops, backend_factory(options.backend).open(*context->workers));
+  TIDEMILL_ASSIGN_OR_RETURN(
+      context->ops,
+      backend_factory(options.backend)
+          .open(*context->workers, {reserved_bytes(config, options, spec), options.device_bytes}));
   if (options.profile != nullptr) {
     context->ops = make_profiled_ops(std::move(context->ops), *options.profile);
   }
@@ -67,15 +71,10 @@ Result<std::unique_ptr<RuntimeContext>> RuntimeContext::create(const ModelConfig
   cache.byte_limit = options.kv_bytes;
   cache.dtype = options.kv_dtype;
   TIDEMILL_ASSIGN_OR_RETURN(context->cache, KvCache::create(config, cache, *context->ops));
-  const std::int64_t rows = options.limits.rollout_rows;
   const Status reserved =
-      context->transformer->reserve({.use = WeightUse::kForward,
-                                     .keeps_rows = keeps_generated_rows(options),
-                                     .rows = rows,
-                                     .group_rows = rows,
-                                     .positions = context->max_positions()});
-  TIDEMILL_RETURN_IF_ERROR(
-      reserved.with_context("memory to generate " + std::to_string(rows) + " tokens at a time"));
+      context->transformer->reserve(generation_limits(config, options, context->cache_tokens()));
+  TIDEMILL_RETURN_IF_ERROR(reserved.with_context(
+      "memory to generate " + std::to_string(options.limits.rollout_rows) + " tokens at a time"));
   context->description = describe(*context->ops, *context->workers, options);
   return context;
 }

@@ -53,9 +53,9 @@ struct RuntimeContext {
     return {temperature, rows, config.intermediate_size * window_tokens / rows};
   }
 
-  /// Returns how many positions a sequence in the cache has at most.
-  [[nodiscard]] std::int64_t max_positions() const noexcept {
-    return std::min(config.max_positions, cache->num_pages() * cache->options().page_tokens);
+  /// Returns how many positions the cache holds.
+  [[nodiscard]] std::int64_t cache_tokens() const noexcept {
+    return cache->num_pages() * cache->options().page_tokens;
   }
 
   ModelConfig config;
@@ -70,11 +70,13 @@ struct RuntimeContext {
   std::function<void(std::int64_t pages, ReclaimFrom from)> make_room;
   std::string description;
 
-  /// Starts the threads and reserves the cache and the memory of generation.
+  /// Starts the threads, reserves the memory of the device, and allocates the cache and the
+  /// workspace of generation. `spec` describes the policy's adapter, if there is one.
   /// Errors: `kInvalidArgument` naming the option, `kResourceExhausted` (a cache too small for one
   /// page), those of the backend.
-  [[nodiscard]] static Result<std::unique_ptr<RuntimeContext>> create(
-      const ModelConfig& config, const RuntimeOptions& options);
+  [[nodiscard]] static Result<std::unique_ptr<RuntimeContext>> create(const ModelConfig& config,
+                                                                      const RuntimeOptions& options,
+                                                                      const AdapterSpec& spec);
 };
 
 }  // namespace tidemill::engines

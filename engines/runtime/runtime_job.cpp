@@ -8,6 +8,7 @@
 
 #include "base/check.hpp"
 #include "base/digest.hpp"
+#include "engines/runtime/reservation.hpp"
 #include "engines/sampling/sampling_options.hpp"
 
 namespace tidemill::engines {
@@ -70,7 +71,7 @@ Result<std::unique_ptr<RuntimeJob>> RuntimeJob::create(Parts parts, const Runtim
   std::unique_ptr<RuntimeJob> job(new RuntimeJob(std::move(parts), options,
                                                  std::move(parameters).value(),
                                                  std::move(gradients).value(), std::move(weights)));
-  TIDEMILL_RETURN_IF_ERROR(job->reserve(options.limits));
+  TIDEMILL_RETURN_IF_ERROR(job->reserve(options));
   const Status loaded = job->parameters_.load(initial);
   TIDEMILL_CHECK(loaded.ok()) << loaded.to_string();  // the same tensors have been laid out
   for (const auto& [name, tensor] : initial) {
@@ -92,18 +93,12 @@ RuntimeJob::RuntimeJob(Parts parts, const RuntimeOptions& options, TrainedParame
       row_bytes_(Activations::bytes_per_row(
           context_.config, gradients_.first_layer(),
           KeepOptions::for_compute(options.compute, options.recompute), weight_cache_.spec())),
-      activation_rows_(options.activation_bytes / row_bytes_),
-      sequence_rows_(context_.config.max_positions),
+      activation_rows_(max_train_rows(options, row_bytes_)),
+      sequence_rows_(max_sequence_rows(context_.config, options)),
       window_tokens_(options.window_tokens),
       allocator_(options.allocator),
       dhidden_(context_.ops->memory()),
       working_(std::move(weights)) {
-  if (options.limits.train_rows > 0) {
-    activation_rows_ = std::min(activation_rows_, options.limits.train_rows);
-  }
-  if (options.limits.sequence_rows > 0) {
-    sequence_rows_ = std::min(sequence_rows_, options.limits.sequence_rows);
-  }
   if (keeps_generated_rows(options)) {
     generated_.emplace(
         context_.config, gradients_.first_layer(),
@@ -113,18 +108,11 @@ RuntimeJob::RuntimeJob(Parts parts, const RuntimeOptions& options, TrainedParame
   }
 }
 
-// Reserves the memory of the largest pass. Each of its rows has a position in the cache.
-Status RuntimeJob::reserve(const RowLimits& limits) {
-  const KvCache& cache = *context_.cache;
+// Reserves the memory of the largest pass.
+Status RuntimeJob::reserve(const RuntimeOptions& options) {
   const ModelConfig& config = context_.config;
-  PassLimits pass{.use = WeightUse::kForwardAndBackward};
-  pass.rows = std::min(activation_rows_, cache.num_pages() * cache.options().page_tokens);
-  const std::int64_t longest = std::min(pass.rows, sequence_rows_);
-  pass.group_rows = group_rows(pass.rows, longest, {window_tokens_});
-  pass.positions = std::min(context_.max_positions(), longest);
-  pass.sequence_rows = window_tokens_ > 0 ? std::max(pass.group_rows, longest) : pass.rows;
-  pass.prefix_rows = pass.rows;
-  pass.chunk_rows = std::min(pass.rows, RuntimeContext::chunk_rows(config, window_tokens_));
+  const RowLimits& limits = options.limits;
+  const PassLimits pass = training_limits(config, options, row_bytes_, context_.cache_tokens());
   const auto reserved = [&](const Status& status) {
     return status.with_context("memory to train " + std::to_string(pass.rows) +
                                " tokens at a time");
@@ -135,7 +123,7 @@ Status RuntimeJob::reserve(const RowLimits& limits) {
   TIDEMILL_RETURN_IF_ERROR(reserved(context_.ops->scratch().reserve(
       scratch_bytes(weight_cache_.spec(), {pass.group_rows, pass.chunk_rows}))));
   if (limits.prompt_rows > 0) {
-    prompt_rows_ = std::min(limits.prompt_rows, longest);
+    prompt_rows_ = limits.prompt_rows;
     TIDEMILL_RETURN_IF_ERROR(
         reserved(carried_.reserve(config, prompt_rows_, context_.ops->memory())));
   }

@@ -111,7 +111,7 @@ private:
 
   RuntimeJob(Parts parts, const RuntimeOptions& options, TrainedParameters parameters,
              Gradients gradients, LaidOutWeights weights);
-  [[nodiscard]] Status reserve(const RowLimits& limits);
+  [[nodiscard]] Status reserve(const RuntimeOptions& options);
   [[nodiscard]] Status reserve_prompts(std::span<const SharedPrompt> prompts);
   [[nodiscard]] bool trains_adapter() const noexcept { return !weight_cache_.spec().empty(); }
   [[nodiscard]] Status check(const TrainSequence& sequence) const;

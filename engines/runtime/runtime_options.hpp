@@ -46,7 +46,7 @@ enum class Backend : std::uint8_t {
 struct RowLimits {
   /// Computed in one iteration of generation; larger step budgets are reduced to it.
   std::int64_t rollout_rows = StepBudget{}.tokens;
-  /// Whose logits generation computes at a time. 0: as many as `RuntimeContext::logit_rows`.
+  /// Whose logits generation computes at a time, at most `rollout_rows`. 0: as many as fit 64 MiB.
   std::int64_t sampled_rows = 0;
   /// Of one training pass. 0: as many as `activation_bytes` and `kv_bytes` hold.
   std::int64_t train_rows = 0;
@@ -74,6 +74,9 @@ struct RuntimeOptions {
   std::int64_t kv_bytes = std::int64_t{64} << 20U;
   /// The maximum bytes of activations that one training micro-batch may keep.
   std::int64_t activation_bytes = std::int64_t{1} << 30U;
+  /// The maximum memory of the device in bytes, without prepared weights. 0: what the device has.
+  /// It is not reserved as such: `limits` and the budgets say how much is.
+  std::int64_t device_bytes = 0;
   /// The rows that memory is reserved for.
   RowLimits limits;
   /// What the backward pass computes again instead of keeping. Changes no bit of any gradient.

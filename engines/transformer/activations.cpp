@@ -98,6 +98,17 @@ Activations::Activations(const ModelConfig& config, std::int64_t first_layer, De
 }
 
 Status Activations::reserve(std::int64_t rows, const AdapterSpec& spec) {
+  return memory_.reserve(bytes_for(rows, spec));
+}
+
+std::int64_t Activations::reserved_bytes(const ModelConfig& config, std::int64_t first_layer,
+                                         const KeepOptions& options, std::int64_t rows,
+                                         const AdapterSpec& spec) {
+  NoDeviceMemory none;
+  return Activations(config, first_layer, none, options).bytes_for(rows, spec);
+}
+
+std::int64_t Activations::bytes_for(std::int64_t rows, const AdapterSpec& spec) {
   ranks_ = std::vector<PerLinear<std::int64_t>>(low_rank_.size());
   const auto sites = spec.empty() ? decltype(module_sites(config_)){} : module_sites(config_);
   for (const AdaptedModule& module : spec) {
@@ -108,7 +119,7 @@ Status Activations::reserve(std::int64_t rows, const AdapterSpec& spec) {
     }
   }
   lend_all(rows);
-  return memory_.reserve(memory_.position());
+  return memory_.position();
 }
 
 void Activations::begin_pass(std::int64_t rows) {

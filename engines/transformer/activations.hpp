@@ -107,6 +107,11 @@ public:
   /// allocate nothing. The object must hold no activations.
   /// Errors: those of `DeviceMemory::allocate`.
   [[nodiscard]] Status reserve(std::int64_t rows, const AdapterSpec& spec = {});
+  /// Returns the memory that `reserve` takes. Units: bytes.
+  [[nodiscard]] static std::int64_t reserved_bytes(const ModelConfig& config,
+                                                   std::int64_t first_layer,
+                                                   const KeepOptions& options, std::int64_t rows,
+                                                   const AdapterSpec& spec);
   /// Begins a pass that keeps `rows` rows: divides the reserved memory, if any, among the matrices.
   void begin_pass(std::int64_t rows);
 
@@ -153,6 +158,8 @@ private:
   [[nodiscard]] std::size_t storage_index(std::int64_t index) const;
   template <class F>
   void for_each_part(std::int64_t index, F f);
+  // Sets `ranks_`. Returns the memory of `rows` rows.
+  [[nodiscard]] std::int64_t bytes_for(std::int64_t rows, const AdapterSpec& spec);
   void lend(AttentionActivations& half, std::int64_t rows);
   void lend(MlpActivations& half, std::int64_t rows);
   void lend_all(std::int64_t rows);

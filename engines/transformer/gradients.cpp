@@ -33,6 +33,18 @@ LinearGradient linear_gradient(const AdaptedModule& module, ParameterSet& sums) 
 
 }  // namespace
 
+std::int64_t first_trained_layer(const ModelConfig& config, const AdapterSpec& spec) {
+  if (spec.empty()) {
+    return 0;
+  }
+  const auto sites = module_sites(config);
+  std::int64_t first = config.num_layers;
+  for (const AdaptedModule& module : spec) {
+    first = std::min(first, sites.at(module.path).layer);
+  }
+  return first;
+}
+
 Result<Matrix> Gradients::zeros(DeviceMatrix& matrix, std::int64_t rows, std::int64_t cols) {
   TIDEMILL_RETURN_IF_ERROR(matrix.reserve(rows, cols));
   const Matrix view = matrix.reshape(rows, cols);
@@ -83,13 +95,12 @@ Result<Gradients> Gradients::for_adapter(const ModelConfig& config, const Adapte
   Gradients gradients(std::move(zeros), ops);
   ParameterSet& sums = gradients.sums_;
   gradients.layers_.resize(static_cast<std::size_t>(config.num_layers));
-  gradients.first_layer_ = config.num_layers;
+  gradients.first_layer_ = first_trained_layer(config, spec);
   const auto sites = module_sites(config);
   for (const AdaptedModule& module : spec) {
     const auto found = sites.find(module.path);
     TIDEMILL_CHECK(found != sites.end()) << module.path;
     const ModuleSite& site = found->second;
-    gradients.first_layer_ = std::min(gradients.first_layer_, site.layer);
     switch (site.kind) {
       case Kind::kLinear:
         gradients.layer(site.layer).linears[site.linear] = linear_gradient(module, sums);

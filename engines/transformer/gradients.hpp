@@ -17,6 +17,10 @@
 
 namespace tidemill::engines {
 
+/// Returns the lowest layer that gradients of the adapter of `spec` must reach, as
+/// `Adapter::first_layer`. If `spec` is empty, all parameters are trained, and it is 0.
+[[nodiscard]] std::int64_t first_trained_layer(const ModelConfig& config, const AdapterSpec& spec);
+
 /// Holds the gradients of one decoder layer. Gains are empty if they are not trained.
 struct LayerGradients {
   Vector input_gain;

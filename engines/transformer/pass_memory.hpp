@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "base/result.hpp"
@@ -13,6 +14,17 @@
 #include "engines/transformer/device_matrix.hpp"
 
 namespace tidemill::engines {
+
+/// Memory without blocks, for objects that only say how much they would reserve.
+class NoDeviceMemory final : public DeviceMemory {
+public:
+  [[nodiscard]] Result<DeviceBlock> allocate(std::int64_t bytes, BlockUse /*use*/) override {
+    return Status(Errc::kResourceExhausted, std::to_string(bytes) + " bytes of no memory");
+  }
+
+private:
+  void free(DeviceAddress /*address*/, std::int64_t /*bytes*/) noexcept override {}
+};
 
 /// One block of device memory, lent to matrices in parts.
 ///

@@ -23,6 +23,11 @@ Status RopeCache::reserve(std::int64_t num_positions) {
   return {};
 }
 
+std::int64_t RopeCache::bytes_for(const ModelConfig& config, std::int64_t num_positions) {
+  return 2 * num_positions * std::ssize(rope_frequencies(config).inverse) *
+         std::int64_t{sizeof(float)};
+}
+
 RopeTables RopeCache::tables(std::int64_t num_positions) {
   if (num_positions > cosine_.rows()) {
     // Doubling makes the total cost linear for a sequence that grows token by token.

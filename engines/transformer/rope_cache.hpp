@@ -24,6 +24,9 @@ public:
   /// Reserves memory for `num_positions` positions. They are computed when they are needed.
   /// Errors: those of `DeviceMemory::allocate`.
   [[nodiscard]] Status reserve(std::int64_t num_positions);
+  /// Returns the memory that `reserve` takes. Units: bytes.
+  [[nodiscard]] static std::int64_t bytes_for(const ModelConfig& config,
+                                              std::int64_t num_positions);
   /// Returns tables for positions [0, num_positions), borrowed until the next call. Allocates
   /// memory if too little is reserved.
   [[nodiscard]] RopeTables tables(std::int64_t num_positions);

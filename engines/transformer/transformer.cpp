@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "engines/transformer/backward_groups.hpp"
 #include "engines/transformer/transformer_state.hpp"
 
 namespace tidemill::engines {
@@ -20,122 +19,24 @@ PlanLists lists_at(const PlanRanges& ranges, const PreparedPass& pass) {
           pass.segments(ranges.appends)};
 }
 
-void ForwardBuffers::borrow(const ModelConfig& config, std::int64_t rows, std::int64_t window,
-                            bool keeps, PassMemory& memory) {
-  const std::int64_t query_cols = config.num_heads * config.head_dim;
-  const std::int64_t key_cols = config.num_kv_heads * config.head_dim;
-  memory.lend(residual, rows, config.hidden_size);
-  memory.lend(normed, window, config.hidden_size);
-  memory.lend(query, window, query_cols);
-  memory.lend(key, window, key_cols);
-  memory.lend(value, window, key_cols);
-  memory.lend(attention, window, query_cols);
-  memory.lend(inner, 3 * window, config.intermediate_size);
-  memory.lend(hidden, rows, config.hidden_size);
-  if (keeps) {
-    const std::int64_t norms = config.qk_norm ? std::max(config.num_heads, config.num_kv_heads) : 1;
-    memory.lend(rstd, window, norms);
-    memory.lend(lse, window, config.num_heads);
-  }
-}
-
-void BackwardBuffers::borrow(const ModelConfig& config, const Rows& rows, PassMemory& memory) {
-  const std::int64_t query_cols = config.num_heads * config.head_dim;
-  const std::int64_t key_cols = config.num_kv_heads * config.head_dim;
-  memory.lend(dresidual, rows.batch, config.hidden_size);
-  memory.lend(dnormed, rows.group, config.hidden_size);
-  memory.lend(dactivated, rows.group, config.intermediate_size);
-  if (config.qk_norm) {
-    memory.lend(query, rows.group, query_cols);
-  }
-  memory.lend(dquery, rows.group, query_cols);
-  memory.lend(dkey, rows.sequence, key_cols);
-  memory.lend(dvalue, rows.sequence, key_cols);
-  memory.lend(dattention, rows.group, query_cols);
-  memory.lend(prefix_dkey, rows.prefix, key_cols);
-  memory.lend(prefix_dvalue, rows.prefix, key_cols);
-}
-
-void HeadBuffers::borrow(const ModelConfig& config, const ForwardBuffers& from, std::int64_t rows,
-                         std::int64_t chunk, PassMemory& memory) {
-  const auto borrow_rows = [&](DeviceMatrix& matrix, const DeviceMatrix& of_forward,
-                               std::int64_t cols) {
-    if (of_forward.memory_bytes() >= chunk * cols * element_bytes(matrix.dtype()) ||
-        !memory.lend(matrix, chunk, cols)) {
-      matrix.lend(of_forward);
-    }
-  };
-  borrow_rows(hidden, from.normed, config.hidden_size);
-  borrow_rows(dhidden, from.residual, config.hidden_size);
-  borrow_rows(logits, from.inner, config.vocab_size);
-  for (DeviceMatrix* values : {&logprobs, &entropies, &dlogprobs, &dentropies}) {
-    memory.lend(*values, rows, 1);
-  }
-}
-
-void Transformer::State::begin_forward(std::int64_t rows, std::int64_t window, bool keeps) {
-  memory.rewind();
-  forward.borrow(config, rows, window, keeps, memory);
-  forward_end = head_end = memory.position();
-}
-
-void Transformer::State::begin_head(std::int64_t rows, std::int64_t chunk_rows) {
-  memory.rewind(forward_end);
-  head.borrow(config, forward, rows, std::min(rows, chunk_rows), memory);
-  head_end = memory.position();
-}
-
-void Transformer::State::begin_backward(const BackwardBuffers::Rows& rows) {
-  memory.rewind(head_end);
-  backward.borrow(config, rows, memory);
-}
-
 const PreparedPass& Transformer::State::prepare(PassContents contents,
                                                 std::unique_ptr<PreparedPass>& slot) {
   slot = ops.prepare_pass(std::move(contents), std::move(slot)).value();
   return *slot;
 }
 
-// Returns the memory of one pass: the sum of what the calls above lend.
-std::int64_t Transformer::State::pass_bytes(const PassLimits& limits) {
-  const bool trains = limits.use == WeightUse::kForwardAndBackward;
-  begin_forward(limits.rows, limits.group_rows, trains || limits.keeps_rows);
-  if (!trains) {
-    return memory.position();
-  }
-  begin_head(0, 0);  // lent from the buffers of the forward pass, or counted next
-  constexpr std::int64_t kHeadBuffers = 7;
-  constexpr std::int64_t kLine = 64;
-  const std::int64_t of_head =
-      head_bytes(config, limits.rows, limits.group_rows, limits.chunk_rows) +
-      4 * limits.rows * std::int64_t{sizeof(float)} + kHeadBuffers * kLine;
-  begin_backward({limits.rows, limits.group_rows, limits.sequence_rows, limits.prefix_rows});
-  return memory.position() + of_head;
-}
-
-Status Transformer::State::reserve(const PassLimits& limits) {
-  TIDEMILL_RETURN_IF_ERROR(rope.reserve(limits.positions));
-  std::int64_t bytes = pass_bytes(limits);
-  // A pass over fewer rows needs less for its layers, but may need more for its head, whose logits
-  // then exceed the buffers that it could borrow. Most is needed by the largest such pass.
-  const std::int64_t last_own_logits =
-      limits.chunk_rows * config.vocab_size / (3 * config.intermediate_size);
-  for (const std::int64_t rows : {limits.rows, limits.chunk_rows, last_own_logits}) {
-    PassLimits smaller = limits;
-    smaller.rows = std::min(rows, limits.rows);
-    for (const std::int64_t group : {limits.group_rows, kWholeRows}) {
-      smaller.group_rows = std::min({group, limits.group_rows, smaller.rows});
-      bytes = std::max(bytes, pass_bytes(smaller));
-    }
-  }
-  return memory.reserve(bytes);
-}
-
 Transformer::Transformer(ModelConfig config, Ops& ops)
     : state_(std::make_unique<State>(std::move(config), ops)) {}
 
 Status Transformer::reserve(const PassLimits& limits) {
-  return state_->reserve(limits);
+  TIDEMILL_RETURN_IF_ERROR(state_->rope.reserve(limits.positions));
+  return state_->memory.reserve(state_->bytes_for(limits));
+}
+
+std::int64_t Transformer::reserved_bytes(const ModelConfig& config, const PassLimits& limits) {
+  NoDeviceMemory none;
+  return PassBuffers(config, none).bytes_for(limits) +
+         RopeCache::bytes_for(config, limits.positions);
 }
 
 Transformer::~Transformer() = default;

@@ -158,6 +158,9 @@ public:
   /// ends the program.
   /// Errors: those of `DeviceMemory::allocate`.
   [[nodiscard]] Status reserve(const PassLimits& limits);
+  /// Returns the memory that `reserve` takes. Units: bytes.
+  [[nodiscard]] static std::int64_t reserved_bytes(const ModelConfig& config,
+                                                   const PassLimits& limits);
 
   /// Runs the decoder over `batch` and stores its keys and values in `cache`. Returns the hidden
   /// states after the final norm (T, D), borrowed until the next call of `forward`. States that no

@@ -169,37 +169,45 @@ struct PlanRanges {
 /// Returns the lists that were added at `ranges`.
 [[nodiscard]] PlanLists lists_at(const PlanRanges& ranges, const PreparedPass& pass);
 
-/// Everything that a `Transformer` keeps from one call to the next.
-struct Transformer::State {
-  State(ModelConfig config_in, Ops& ops_in)
+/// The buffers of all passes and the memory that they share.
+struct PassBuffers {
+  PassBuffers(ModelConfig config_in, DeviceMemory& device)
       : config(std::move(config_in)),
-        ops(ops_in),
-        rope(config, ops),
-        memory(ops.memory()),
-        forward(ops.memory()),
-        backward(ops.memory()),
-        head(ops.memory()) {}
+        memory(device),
+        forward(device),
+        backward(device),
+        head(device) {}
 
   /// Divide the memory of the pass: of its layers over `rows` rows, `window` of them together, then
   /// of its head, then of its backward pass. Each call ends what the later ones lent before.
   void begin_forward(std::int64_t rows, std::int64_t window, bool keeps);
   void begin_head(std::int64_t rows, std::int64_t chunk_rows);
   void begin_backward(const BackwardBuffers::Rows& rows);
-  [[nodiscard]] std::int64_t pass_bytes(const PassLimits& limits);
-  [[nodiscard]] Status reserve(const PassLimits& limits);
-
-  /// Uploads `contents` in place of the pass in `slot`.
-  const PreparedPass& prepare(PassContents contents, std::unique_ptr<PreparedPass>& slot);
+  /// Returns the memory that passes within `limits` need. No pass may be in progress.
+  [[nodiscard]] std::int64_t bytes_for(const PassLimits& limits);
 
   ModelConfig config;
-  Ops& ops;
-  RopeCache rope;
   PassMemory memory;
   std::int64_t forward_end = 0;  // positions in `memory`
   std::int64_t head_end = 0;
   ForwardBuffers forward;
   BackwardBuffers backward;
   HeadBuffers head;
+
+private:
+  [[nodiscard]] std::int64_t pass_bytes(const PassLimits& limits);
+};
+
+/// Everything that a `Transformer` keeps from one call to the next.
+struct Transformer::State : PassBuffers {
+  State(ModelConfig config_in, Ops& ops_in)
+      : PassBuffers(std::move(config_in), ops_in.memory()), ops(ops_in), rope(config, ops) {}
+
+  /// Uploads `contents` in place of the pass in `slot`.
+  const PreparedPass& prepare(PassContents contents, std::unique_ptr<PreparedPass>& slot);
+
+  Ops& ops;
+  RopeCache rope;
   // The lists of the last call of each kind.
   std::unique_ptr<PreparedPass> forward_pass;
   std::unique_ptr<PreparedPass> head_pass;

@@ -29,8 +29,9 @@ class CpuBackend final : public BackendFactory {
 public:
   std::string_view name() const noexcept override { return "cpu"; }
 
-  Result<std::unique_ptr<Ops>> open(Workers& workers) const override {
-    return make_cpu_ops(workers);
+  Result<std::unique_ptr<Ops>> open(Workers& workers, const DeviceSize& size) const override {
+    TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<host::Ops> ops, make_cpu_host_ops(workers));
+    return host::make_backend(std::move(ops), size);
   }
 
   std::int64_t weight_bytes(const PreparedWeights& weights) const override {

@@ -11,10 +11,10 @@
 namespace tidemill::engines {
 
 /// Returns a backend that runs `ops` on guarded memory: an access through a device address ends the
-/// process with SIGSEGV, and the content of a new block is NaN. With `kDeferred`, operations also
-/// run as late as the interface allows.
-/// `limit_bytes` bounds the memory. Only touched pages count toward the memory of the process.
-/// Errors: `kResourceExhausted` if the system refuses the memory.
+/// process with SIGSEGV, and the content of a new block begins with NaN. With `kDeferred`,
+/// operations also run as late as the interface allows. `limit_bytes` bounds the memory. Only
+/// touched pages count toward the memory of the process. Errors: `kResourceExhausted` if the system
+/// refuses the memory.
 [[nodiscard]] Result<std::unique_ptr<Ops>> make_guarded_ops(
     std::unique_ptr<host::Ops> ops, host::Execution execution,
     std::int64_t limit_bytes = std::int64_t{8} << 30U);

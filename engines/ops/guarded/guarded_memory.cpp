@@ -1,25 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engines/ops/guarded/guarded_memory.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <iterator>
 #include <string>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/check.hpp"
-#include "engines/ops/host/device_access.hpp"
 
 namespace tidemill::engines::host {
 namespace {
 
-constexpr std::int64_t kLine = 64;
-
-// Rounds up to whole cache lines, with a line between blocks that belongs to none of them.
-std::int64_t range_bytes(std::int64_t bytes) {
-  return (bytes + kLine - 1) / kLine * kLine + kLine;
-}
+// How much of a new block is filled. The largest blocks hold the memory of passes, which use it
+// from the start.
+constexpr std::int64_t kMaxFilled = std::int64_t{16} << 20U;
 
 Status refused(std::int64_t bytes) {
   return {Errc::kResourceExhausted,
@@ -30,11 +26,12 @@ Status refused(std::int64_t bytes) {
 
 Result<std::unique_ptr<GuardedMemory>> GuardedMemory::create(std::int64_t limit_bytes) {
   TIDEMILL_CHECK(limit_bytes > 0) << limit_bytes;
-  std::unique_ptr<GuardedMemory> memory(new GuardedMemory);
-  memory->limit_bytes_ = limit_bytes;
-  const auto size = static_cast<std::size_t>(limit_bytes);
+  std::unique_ptr<GuardedMemory> memory(new GuardedMemory(limit_bytes));
+  // More than the limit, because blocks are aligned and freed blocks may stay for a while.
+  memory->size_bytes_ = limit_bytes + limit_bytes / 8 + (std::int64_t{32} << 20U);
+  const auto size = static_cast<std::size_t>(memory->size_bytes_);
   memory->file_ = UniqueFd(memfd_create("tidemill-guarded", MFD_CLOEXEC));
-  if (memory->file_.get() < 0 || ftruncate(memory->file_.get(), limit_bytes) != 0) {
+  if (memory->file_.get() < 0 || ftruncate(memory->file_.get(), memory->size_bytes_) != 0) {
     return refused(limit_bytes);
   }
   void* host = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
@@ -49,60 +46,26 @@ Result<std::unique_ptr<GuardedMemory>> GuardedMemory::create(std::int64_t limit_
   }
   memory->device_ = static_cast<std::byte*>(device);
   memory->set_shift(memory->host_ - memory->device_);
-  memory->free_.emplace(0, limit_bytes);
+  memory->add_region(reinterpret_cast<std::uintptr_t>(device), memory->size_bytes_);
   return memory;
 }
 
 GuardedMemory::~GuardedMemory() {
   for (std::byte* mapping : {host_, device_}) {
     if (mapping != nullptr) {
-      munmap(mapping, static_cast<std::size_t>(limit_bytes_));
+      munmap(mapping, static_cast<std::size_t>(size_bytes_));
     }
   }
 }
 
-Result<DeviceBlock> GuardedMemory::allocate(std::int64_t bytes, BlockUse use) {
-  TIDEMILL_CHECK(bytes >= 0) << bytes;
-  if (bytes == 0) {
-    return DeviceBlock();
+void GuardedMemory::prepare(std::byte* block, std::int64_t bytes, BlockUse use) noexcept {
+  if (use == BlockUse::kWhole) {
+    std::memset(block, 0xFF, static_cast<std::size_t>(std::min(bytes, kMaxFilled)));
   }
-  const std::int64_t needed = range_bytes(bytes);
-  for (auto range = free_.begin(); range != free_.end(); ++range) {
-    if (range->second < needed) {
-      continue;
-    }
-    const std::int64_t offset = range->first;
-    if (range->second > needed) {
-      free_.emplace(offset + needed, range->second - needed);
-    }
-    free_.erase(range);
-    if (use == BlockUse::kWhole) {
-      std::memset(host_ + offset, 0xFF, static_cast<std::size_t>(bytes));
-    }
-    return make_block(DeviceAccess::from_number(reinterpret_cast<std::uintptr_t>(device_ + offset)),
-                      bytes);
-  }
-  return Status(Errc::kResourceExhausted,
-                "guarded memory: " + std::to_string(bytes) + " bytes do not fit beside " +
-                    std::to_string(used_bytes()) + " of " + std::to_string(limit_bytes_));
 }
 
-void GuardedMemory::release(DeviceAddress address, std::int64_t bytes) noexcept {
-  const auto offset = static_cast<std::int64_t>(DeviceAccess::to_number(address) -
-                                                reinterpret_cast<std::uintptr_t>(device_));
-  auto range = free_.emplace(offset, range_bytes(bytes)).first;
-  if (const auto next = std::next(range);
-      next != free_.end() && range->first + range->second == next->first) {
-    range->second += next->second;
-    free_.erase(next);
-  }
-  if (range != free_.begin()) {
-    const auto before = std::prev(range);
-    if (before->first + before->second == range->first) {
-      before->second += range->second;
-      free_.erase(range);
-    }
-  }
+void GuardedMemory::discard(std::byte* pages, std::int64_t bytes) noexcept {
+  (void)::madvise(pages, static_cast<std::size_t>(bytes), MADV_REMOVE);
 }
 
 }  // namespace tidemill::engines::host

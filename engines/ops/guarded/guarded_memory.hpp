@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 
 #include "base/files/unique_fd.hpp"
@@ -12,9 +11,9 @@
 
 namespace tidemill::engines::host {
 
-/// Allocates blocks from one file in memory. Addresses belong to a mapping without access, pointers
-/// to a mapping with access. The content of a new block is NaN in every float type, unless the
-/// block is sparse.
+/// An arena in one file in memory. Addresses belong to a mapping without access, pointers to a
+/// mapping with access. The content of a new block is NaN in every float type, except after its
+/// first 16 MiB and in sparse blocks.
 class GuardedMemory final : public HostMemory {
 public:
   /// Reserves `limit_bytes`.
@@ -24,17 +23,17 @@ public:
   GuardedMemory(const GuardedMemory&) = delete;
   GuardedMemory& operator=(const GuardedMemory&) = delete;
 
-  [[nodiscard]] Result<DeviceBlock> allocate(std::int64_t bytes, BlockUse use) override;
-
 private:
-  GuardedMemory() = default;
-  void release(DeviceAddress address, std::int64_t bytes) noexcept override;
+  explicit GuardedMemory(std::int64_t limit_bytes) noexcept : HostMemory(limit_bytes) {}
+  bool grow(std::int64_t /*bytes*/) override { return false; }
+  void advise(std::byte* /*pages*/, std::int64_t /*bytes*/, BlockUse /*use*/) noexcept override {}
+  void prepare(std::byte* block, std::int64_t bytes, BlockUse use) noexcept override;
+  void discard(std::byte* pages, std::int64_t bytes) noexcept override;
 
   UniqueFd file_;
   std::byte* host_ = nullptr;    // with access
   std::byte* device_ = nullptr;  // without
-  std::int64_t limit_bytes_ = 0;
-  std::map<std::int64_t, std::int64_t> free_;  // sizes of the free ranges, by offset
+  std::int64_t size_bytes_ = 0;  // of each mapping
 };
 
 }  // namespace tidemill::engines::host

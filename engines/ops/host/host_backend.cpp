@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/tensor/aligned_bytes.hpp"
 #include "base/tensor/float_tensor.hpp"
 #include "engines/ops/weight_elements.hpp"
 #include "engines/optimizer/gradient_norm.hpp"
@@ -616,8 +617,14 @@ std::unique_ptr<engines::Ops> make_backend(std::unique_ptr<Ops> ops,
   return std::make_unique<HostBackend>(std::move(ops), std::move(memory), execution);
 }
 
+Result<std::unique_ptr<engines::Ops>> make_backend(std::unique_ptr<Ops> ops,
+                                                   const DeviceSize& size) {
+  TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<MappedMemory> memory, MappedMemory::create(size));
+  return make_backend(std::move(ops), std::move(memory), Execution::kImmediate);
+}
+
 std::unique_ptr<engines::Ops> make_backend(std::unique_ptr<Ops> ops) {
-  return make_backend(std::move(ops), std::make_unique<HeapMemory>(), Execution::kImmediate);
+  return make_backend(std::move(ops), std::make_unique<MappedMemory>(), Execution::kImmediate);
 }
 
 }  // namespace tidemill::engines::host

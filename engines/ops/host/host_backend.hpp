@@ -21,7 +21,11 @@ enum class Execution : std::uint8_t {
 [[nodiscard]] std::unique_ptr<engines::Ops> make_backend(std::unique_ptr<Ops> ops,
                                                          std::unique_ptr<HostMemory> memory,
                                                          Execution execution);
-/// Returns a backend that runs `ops` at once, on memory from the system.
+/// Returns a backend that runs `ops` at once, on an arena of that size.
+/// Errors: `kResourceExhausted` if the system refuses the memory.
+[[nodiscard]] Result<std::unique_ptr<engines::Ops>> make_backend(std::unique_ptr<Ops> ops,
+                                                                 const DeviceSize& size);
+/// Returns a backend that runs `ops` at once, on an arena that grows.
 [[nodiscard]] std::unique_ptr<engines::Ops> make_backend(std::unique_ptr<Ops> ops);
 
 }  // namespace tidemill::engines::host

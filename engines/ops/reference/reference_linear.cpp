@@ -182,8 +182,8 @@ std::int64_t floats_in(const std::vector<WeightSize>& weights) {
 class ReferenceBackend final : public BackendFactory {
 public:
   std::string_view name() const noexcept override { return "reference"; }
-  Result<std::unique_ptr<Ops>> open(Workers& /*workers*/) const override {
-    return make_reference_ops();
+  Result<std::unique_ptr<Ops>> open(Workers& /*workers*/, const DeviceSize& size) const override {
+    return host::make_backend(make_reference_host_ops(), size);
   }
   std::int64_t weight_bytes(const PreparedWeights& weights) const override {
     return (floats_in(weights.permanent) + weights.live_sets * floats_in(weights.replaced)) *

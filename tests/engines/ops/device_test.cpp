@@ -314,7 +314,7 @@ TEST_F(GuardedMemoryTest, FreedBlocksAreJoinedAndTheLimitIsReported) {
   const auto refused = memory.allocate(8 * kBlock);
   EXPECT_EQ(refused.status().code(), Errc::kResourceExhausted);
   EXPECT_EQ(refused.status().message(),
-            "guarded memory: 8388608 bytes do not fit beside 62914560 "
+            "device memory: 8388608 bytes do not fit beside 62914560 "
             "of 67108864");
   for (const int i : {11, 13, 10, 12, 15, 14, 17, 16, 18}) {
     blocks[static_cast<std::size_t>(i)] = {};

@@ -156,7 +156,7 @@ TEST_P(LinearGroup, PartsOfALayerHaveTheBitsOfTheWhole) {
 TEST_P(LinearGroup, TermsMayBeFreedBeforeTheOperationRuns) {
   Workers workers(2);
   const auto ops =
-      host::make_backend(GetParam().make(workers).value(), std::make_unique<host::HeapMemory>(),
+      host::make_backend(GetParam().make(workers).value(), std::make_unique<host::MappedMemory>(),
                          host::Execution::kDeferred);
   const Rows values = Rows::random(20, 24, 3);
   const auto weight =

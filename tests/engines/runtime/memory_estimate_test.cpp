@@ -317,7 +317,7 @@ TEST(BackendFactoryTest, EstimatesHoldForTheDevice) {
     const BackendFactory& factory = backend_factory(backend);
     names.insert(factory.name());
     Workers workers(1);
-    const auto ops = factory.open(workers);
+    const auto ops = factory.open(workers, {});
     ASSERT_TRUE(ops.ok()) << factory.name() << ": " << ops.status().to_string();
     const AttentionShape shape = attention_shape(config, 0, {});
     EXPECT_EQ(factory.kv_page_bytes(shape), ops.value()->kv_page_bytes(shape)) << factory.name();

@@ -2,6 +2,7 @@
 // A runtime reserves its device memory when it is opened: passes allocate nothing.
 #include <algorithm>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -180,6 +181,24 @@ TEST_P(ReservationTest, OtherJobsAllocateNothing) {
     ASSERT_TRUE(run_to_end(*job).ok());
     note_allocations();
   }
+}
+
+// With too little memory, opening fails and says what there is too little memory for.
+TEST_P(ReservationTest, TooLittleMemoryIsAStatusAtOpen) {
+  RuntimeOptions options = options_of(GetParam(), model_);
+  const std::int64_t needed = open_runtime(model_, options).value()->device_use().bytes;
+  std::set<std::string> reasons;
+  for (std::int64_t part = 0; part < 40; ++part) {
+    options.device_bytes = std::max<std::int64_t>(needed * part / 40, 1);
+    const Status refused = open_runtime(model_, options).status();
+    ASSERT_EQ(refused.code(), Errc::kResourceExhausted) << options.device_bytes;
+    EXPECT_NE(refused.message().find(" bytes do not fit beside "), std::string::npos)
+        << refused.message();
+    reasons.insert(refused.message().substr(0, refused.message().find(':')));
+  }
+  EXPECT_GT(reasons.size(), 2U);
+  options.device_bytes = needed;
+  EXPECT_TRUE(open_runtime(model_, options).ok());
 }
 
 std::vector<ReservedKind> kinds() {

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// How much memory of a device a runtime reserves: the largest passes that its options allow, and
+// the size of all that is allocated when it is opened.
+#pragma once
+
+#include <cstdint>
+
+#include "engines/formats/model_config.hpp"
+#include "engines/peft/adapter_spec.hpp"
+#include "engines/peft/linear_bypass.hpp"
+#include "engines/runtime/runtime_options.hpp"
+#include "engines/transformer/transformer.hpp"
+
+namespace tidemill::engines {
+
+/// Returns the largest iteration of generation over a cache of `cache_tokens` positions.
+[[nodiscard]] PassLimits generation_limits(const ModelConfig& config, const RuntimeOptions& options,
+                                           std::int64_t cache_tokens);
+/// Returns the rows of an iteration of generation: in its layers, and in the head at a time.
+[[nodiscard]] BypassRows generation_rows(const ModelConfig& config,
+                                         const RuntimeOptions& options) noexcept;
+
+/// Returns the largest number of rows whose activations a training pass may keep. `row_bytes` are
+/// the bytes of one (`Activations::bytes_per_row`).
+[[nodiscard]] std::int64_t max_train_rows(const RuntimeOptions& options,
+                                          std::int64_t row_bytes) noexcept;
+/// Returns the largest number of rows of a training sequence.
+[[nodiscard]] std::int64_t max_sequence_rows(const ModelConfig& config,
+                                             const RuntimeOptions& options) noexcept;
+/// Returns the largest training pass over a cache of `cache_tokens` positions.
+[[nodiscard]] PassLimits training_limits(const ModelConfig& config, const RuntimeOptions& options,
+                                         std::int64_t row_bytes, std::int64_t cache_tokens);
+
+/// Returns the memory that a runtime reserves when it is opened, including a policy's job that
+/// trains the adapter of `spec` or, if that is empty, the model. Later jobs and versions of
+/// adapters take more. Units: bytes.
+[[nodiscard]] std::int64_t reserved_bytes(const ModelConfig& config, const RuntimeOptions& options,
+                                          const AdapterSpec& spec);
+
+}  // namespace tidemill::engines
