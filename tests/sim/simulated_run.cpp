@@ -245,9 +245,9 @@ private:
       TIDEMILL_RETURN_IF_ERROR(owned->train->load(weights, origin.commit->optimizer));
     }
     auto opened = std::make_shared<RlEngines>();
-    opened->devices.push_back({owned->rollout.get(), owned->train.get(), nullptr, nullptr});
+    opened->training = {{owned->rollout.get(), nullptr, nullptr}, owned->train.get()};
     for (const auto& server : owned->servers) {
-      opened->devices.push_back({server.get(), nullptr, nullptr, nullptr});
+      opened->servers.push_back({server.get(), nullptr, nullptr});
     }
     opened->runtime = owned;
     last_step_ = weights.version.step;
@@ -313,7 +313,7 @@ private:
     plan.owner.decide = [options = options_](std::span<const actors::GroupMember> group) {
       return simulated_decision(group, options);
     };
-    plan.rollout.make_loss =
+    plan.owner.make_loss =
         [](std::span<const engines::TrainSequence>) -> Result<std::unique_ptr<engines::TokenLoss>> {
       return std::unique_ptr<engines::TokenLoss>(std::make_unique<SimulatedLoss>());
     };
@@ -324,7 +324,7 @@ private:
     plan.owner.inspector = [this](const Status& status, const StreamStatus& counts) {
       check_stream(status, counts);
     };
-    plan.rollout.device_ports = {device_port_.get()};
+    plan.owner.device_port = device_port_.get();
     for (const auto& port : server_ports_) {
       plan.rollout.device_ports.push_back(port.get());
     }

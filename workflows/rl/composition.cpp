@@ -29,14 +29,18 @@ void add_workers(const std::vector<RoleWorkers>& roles, RunParts& parts) {
 
 RunParts compose(caf::actor_system& system, const RlPlan& plan, const RunOrigin& origin,
                  const std::shared_ptr<RlEngines>& engines, RunOwnerActor run_owner) {
-  const DeviceHandles devices = start_devices(system, plan.rollout, engines->devices, engines);
-  const OwnerHandles owner = start_owner(system, plan.owner, {devices, std::move(run_owner)},
-                                         origin, std::exchange(engines->owner, {}));
+  OwnerState state = std::exchange(engines->owner, {});
+  state.device = start_training_device(system, plan.owner, engines->training, engines);
+  const ServingDevices servers =
+      start_serving_devices(system, plan.rollout, engines->servers, engines);
   RunParts parts;
-  parts.core = devices.core;
+  parts.core = {state.device.core};
+  parts.core.insert(parts.core.end(), servers.core.begin(), servers.core.end());
+  const OwnerHandles owner = start_owner(
+      system, plan.owner, {servers.devices, std::move(run_owner)}, origin, std::move(state));
   parts.core.insert(parts.core.end(), owner.core.begin(), owner.core.end());
-  add_workers({start_rollout(system, plan.rollout, {owner.stream, owner.router}),
-               start_reward(system, plan.reward, {owner.stream}), owner.advantage},
+  add_workers({start_rollout_workers(system, plan.rollout, {owner.stream, owner.router}),
+               start_reward_workers(system, plan.reward, {owner.stream}), owner.advantage},
               parts);
   parts.start = [source = owner.source, trainer = owner.trainer] {
     caf::anon_send(source, atom::start_v);

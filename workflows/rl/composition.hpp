@@ -3,8 +3,8 @@
 // connected.
 //
 // Real, embedded and simulated runs differ only in the engines, ports, files and clocks in their
-// `RlPlan`. Between the roles cross only messages of stream consumers, of actors that serve and, in
-// one process, of the device that trains.
+// `RlPlan`. Between the roles cross only the messages of stream consumers and of actors that serve.
+// The supervisor starts and ends the actors of all roles.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +24,11 @@ namespace tidemill::workflows {
 
 /// The engines and record files of one incarnation, opened at its origin.
 struct RlEngines {
-  std::shared_ptr<void> runtime;       // keeps the engines alive
-  std::vector<DeviceEngines> devices;  // the first one trains
-  /// What the owner starts from, until it takes it. `spawn_rl_run` fills in the rows of the commit.
+  std::shared_ptr<void> runtime;  // keeps the engines alive
+  TrainingEngines training;
+  std::vector<ServingEngines> servers;  // of devices that only serve
+  /// What the owner starts from, until it takes it. `spawn_rl_run` fills in the rows of the commit
+  /// and the device.
   OwnerState owner;
 };
 
