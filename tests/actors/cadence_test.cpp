@@ -380,7 +380,7 @@ protected:
     options.max_concurrent = 100;
     options.total_steps = 10;
     keeper_ = keep(actors::spawn_keeper(
-        system(), {{{"device", keep(spawn_fake_device(system(), device_))}}, {}, options, {}}));
+        system(), {{{"device", keep(spawn_fake_device(system(), device_))}}, {}, options, {}, {}}));
     exit_ = exit_of(keeper_);
   }
   Reply<actors::Admission> admit(Duration wait) {
@@ -441,7 +441,7 @@ TEST_F(KeeperCadenceTest, InAFixedOrderAGroupThatLeavesKeepsItsSlots) {
   options.total_steps = 10;
   options.generation_order = actors::GenerationOrder::kFixed;
   keeper_ = keep(actors::spawn_keeper(
-      system(), {{{"device", keep(spawn_fake_device(system(), device_))}}, {}, options, {}}));
+      system(), {{{"device", keep(spawn_fake_device(system(), device_))}}, {}, options, {}, {}}));
   const auto all = ask<actors::Admission>(keeper_, atom::admit_v, actors::AdmissionRequest{9, 1s});
   drain();
   ASSERT_TRUE(all.ok());

@@ -236,6 +236,8 @@ inline actors::KeeperActor spawn_fake_keeper(caf::actor_system& system,
   const auto handle =
       system.spawn([fake, deferred](KeeperActor::pointer self) -> KeeperActor::behavior_type {
         return {
+            [](atom::join, const DeviceJoin& request) { return DeviceStatus{request.name}; },
+            [](atom::leave, const std::string& name) { return DeviceStatus{name}; },
             [self, fake, deferred](atom::admit, AdmissionRequest& request) {
               auto promise = self->make_response_promise<Admission>();
               fake->admissions.push_back({request, promise, deferred});

@@ -27,8 +27,13 @@ void add_workers(const std::vector<RoleWorkers>& roles, RunParts& parts) {
   };
 }
 
-RunParts compose(caf::actor_system& system, const RlPlan& plan, const RunOrigin& origin,
-                 const std::shared_ptr<RlEngines>& engines, RunOwnerActor run_owner) {
+struct Incarnation {
+  RunParts parts;
+  RosterActor roster;
+};
+
+Incarnation compose(caf::actor_system& system, const RlPlan& plan, const RunOrigin& origin,
+                    const std::shared_ptr<RlEngines>& engines, RunOwnerActor run_owner) {
   OwnerState state = std::exchange(engines->owner, {});
   state.device = start_training_device(system, plan.owner, engines->training, engines);
   const ServingDevices servers =
@@ -50,7 +55,7 @@ RunParts compose(caf::actor_system& system, const RlPlan& plan, const RunOrigin&
   parts.release = [stream = owner.stream](const std::string& name) {
     caf::anon_send(stream, atom::release_v, name);
   };
-  return parts;
+  return {std::move(parts), owner.roster};
 }
 
 }  // namespace
@@ -68,15 +73,18 @@ SupervisorActor spawn_rl_run(caf::actor_system& system, RlPlan plan, RlHooks hoo
     engines->owner.restored = std::move(restored);
     return std::shared_ptr<void>(std::move(engines));
   };
-  deps.spawn = [&system, shared, on_spawn = hooks.on_spawn](const RunOrigin& origin,
-                                                            const std::shared_ptr<void>& prepared,
-                                                            RunOwnerActor owner) {
-    RunParts parts = compose(system, *shared, origin, std::static_pointer_cast<RlEngines>(prepared),
-                             std::move(owner));
+  deps.spawn = [&system, shared, on_spawn = hooks.on_spawn, on_roster = hooks.on_roster](
+                   const RunOrigin& origin, const std::shared_ptr<void>& prepared,
+                   RunOwnerActor owner) {
+    Incarnation incarnation = compose(
+        system, *shared, origin, std::static_pointer_cast<RlEngines>(prepared), std::move(owner));
     if (on_spawn) {
-      on_spawn(parts);
+      on_spawn(incarnation.parts);
     }
-    return parts;
+    if (on_roster) {
+      on_roster(incarnation.roster);
+    }
+    return std::move(incarnation.parts);
   };
   deps.on_end = std::move(hooks.on_end);
   deps.log = shared->owner.log;

@@ -122,10 +122,12 @@ OwnerHandles start_owner(caf::actor_system& system, const OwnerRoleOptions& opti
   OwnerHandles owner;
   RouterDeps router;
   router.devices = devices;
-  router.max_held = max_requests(options);
+  router.max_pending = max_requests(options);
   owner.router = spawn_router(system, std::move(router));
-  const KeeperActor keeper = spawn_keeper(
-      system, {devices, owner.router, keeper_options(options, state.weights, rows), options.log});
+  const KeeperActor keeper =
+      spawn_keeper(system, {devices, owner.router, keeper_options(options, state.weights, rows),
+                            options.log, state.weights});
+  owner.roster = keeper;
   SampleStreamOptions stream = options.stream;
   stream.incarnation = origin.incarnation;
   owner.stream =

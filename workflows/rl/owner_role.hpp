@@ -90,6 +90,7 @@ struct OwnerConnections {
 struct OwnerHandles {
   actors::StreamActor stream;
   actors::RouterActor router;
+  actors::RosterActor roster;
   actors::PromptSourceActor source;
   actors::TrainerActor trainer;
   /// All of them but the device, for the supervisor. Each holds handles only of those above it.
