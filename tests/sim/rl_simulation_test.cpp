@@ -130,6 +130,7 @@ TEST(RlSimulation, AddingDrainingAndRemovingWorkersChangesNoBit) {
   std::uint64_t added = 0;
   std::uint64_t drained = 0;
   std::uint64_t removed = 0;
+  std::uint64_t left = 0;
   for (faults.seed = 1; faults.seed <= 10; ++faults.seed) {
     const SimulationReport report = simulate(options, faults);
     EXPECT_EQ(report.violations, std::vector<std::string>{});
@@ -137,6 +138,7 @@ TEST(RlSimulation, AddingDrainingAndRemovingWorkersChangesNoBit) {
     EXPECT_EQ(report.restarts, 0U);
     EXPECT_EQ(report.worker_deaths, 0U);
     EXPECT_EQ(report.weights_digest, run_plain_loop(options).weights_digest);
+    left += report.rows_left;
     added += report.workers_added;
     drained += report.workers_drained;
     removed += report.workers_removed;
@@ -144,6 +146,7 @@ TEST(RlSimulation, AddingDrainingAndRemovingWorkersChangesNoBit) {
   EXPECT_GT(added, 50U);
   EXPECT_GT(drained, 10U);
   EXPECT_GT(removed, 10U);
+  EXPECT_GT(left, 0U) << "no drained worker has left a row";
 }
 
 TEST(RlSimulation, ASeedReplaysExactly) {

@@ -146,6 +146,7 @@ private:
     counts["restarts"] += report.restarts;
     counts["worker_deaths"] += report.worker_deaths;
     counts["rows_redelivered"] += report.rows_redelivered;
+    counts["rows_left"] += report.rows_left;
     counts["stream_checks"] += report.stream_checks;
     counts["tokens_checked"] += report.tokens_checked;
     counts["rewards_checked"] += report.rewards_checked;
@@ -155,6 +156,7 @@ private:
     counts["appends_refused"] += report.appends_refused;
     counts["loads_refused"] += report.loads_refused;
     counts["quarantines"] += report.quarantines;
+    counts["runs_with_late_devices"] += faults_.late_devices > 0 ? 1 : 0;
     counts["devices_joined"] += report.devices_joined;
     counts["devices_left"] += report.devices_left;
     counts["late_requests"] += report.late_requests;

@@ -89,6 +89,7 @@ struct SimulationReport {
   std::uint32_t worker_deaths = 0;
   std::uint64_t rows_trained = 0;
   std::uint64_t rows_redelivered = 0;
+  std::uint64_t rows_left = 0;  // given back by workers that were drained
   std::uint64_t kills = 0;
   std::uint64_t rewards_refused = 0;  // samples that had no reward
   bool calm = false;                  // no fault was injected but for rewards
