@@ -174,7 +174,7 @@ protected:
     deps.commits = commits_;
     deps.prepare = [](const actors::RunOrigin&) { return std::shared_ptr<void>{}; };
     deps.spawn = [this](const actors::RunOrigin&, const std::shared_ptr<void>&,
-                        const actors::RunOwnerActor&) { return spawn_parts(); };
+                        const actors::RunListenerActor&) { return spawn_parts(); };
     deps.on_end = [this](Result<actors::RunSummary> result) { ends_.push_back(std::move(result)); };
     deps.log = [](const std::string&) {};
     deps.port = &port();

@@ -104,9 +104,9 @@ constexpr bool is = std::is_same_v<Member, const T>;
   static_assert(is<decltype(serving), actors::ServingActor>);
   [[maybe_unused]] const auto& [reward_stream] = workflows::RewardConnections();
   static_assert(is<decltype(reward_stream), actors::StreamConsumerActor>);
-  [[maybe_unused]] const auto& [servers, run_owner] = workflows::OwnerConnections();
+  [[maybe_unused]] const auto& [servers, run_listener] = workflows::OwnerConnections();
   static_assert(is<decltype(servers), std::vector<actors::ServingDevice>>);
-  static_assert(is<decltype(run_owner), actors::RunOwnerActor>);
+  static_assert(is<decltype(run_listener), actors::RunListenerActor>);
   [[maybe_unused]] const auto& [devices, core] = workflows::ServingDevices();
   static_assert(is<decltype(devices), std::vector<actors::ServingDevice>>);
   static_assert(is<decltype(core), std::vector<actors::CorePart>>);
@@ -142,11 +142,11 @@ TEST_F(RolesTest, RolloutWorkersLeaseFromTheStreamAndGenerateWithTheServingActor
   rollout_.workers = 2;
   const auto workers = workflows::start_rollout_workers(
       system(), rollout_, {stream, keep(spawn_fake_device(system(), device))});
-  EXPECT_EQ(workers.role, "rollout");
+  EXPECT_EQ(workers.kind, "rollout");
   EXPECT_EQ(workers.initial, 2U);
   const actors::WorkerSpec spec = workers.make(3);
   EXPECT_EQ(spec.name, "rollout-3");
-  EXPECT_EQ(spec.role, "rollout");
+  EXPECT_EQ(spec.kind, "rollout");
   EXPECT_EQ(spec.on_failure, FailurePolicy::kFailRun);
   keep(spec.spawn());
   drain();
@@ -164,7 +164,7 @@ TEST_F(RolesTest, RolloutWorkersLeaseFromTheStreamAndGenerateWithTheServingActor
 TEST_F(RolesTest, EveryStartOfARewardWorkerMakesItsEngine) {
   const auto stream = keep(spawn_fake_stream(system(), stream_));
   const auto workers = workflows::start_reward_workers(system(), reward_, {stream});
-  EXPECT_EQ(workers.role, "reward");
+  EXPECT_EQ(workers.kind, "reward");
   const actors::WorkerSpec spec = workers.make(2);  // there are fewer ports than workers
   EXPECT_EQ(spec.name, "reward-2");
   EXPECT_EQ(spec.on_failure, FailurePolicy::kDrop);
@@ -188,10 +188,11 @@ TEST_F(RolesTest, TheRolesWorkTogetherOverTheirHandles) {
     return Result<actors::GroupDecision>(
         actors::GroupDecision{std::vector<float>(group.size(), 0.5F), ""});
   };
-  const auto run_owner = keep(spawn_fake_owner(system(), std::make_shared<FakeOwner>()));
+  const auto run_listener =
+      keep(spawn_fake_run_listener(system(), std::make_shared<FakeRunListener>()));
   workflows::OwnerState state{training_device(), initial_, nullptr, nullptr};
-  const auto owner = workflows::start_owner(system(), options, {servers().devices, run_owner}, {},
-                                            std::move(state));
+  const auto owner = workflows::start_owner(system(), options, {servers().devices, run_listener},
+                                            {}, std::move(state));
   std::vector<std::string> names;
   for (const actors::CorePart& part : owner.core) {
     names.push_back(part.name);

@@ -3,8 +3,8 @@
 // connected.
 //
 // Real, embedded and simulated runs differ only in the engines, ports, files and clocks in their
-// `RlPlan`. Between the roles cross only the messages of stream consumers and of actors that serve.
-// The supervisor starts and ends the actors of all roles.
+// `RlPlan`. Between the roles cross only the messages of stream consumers, of actors that serve,
+// and of devices that join or leave. The supervisor starts and ends the actors of all roles.
 #pragma once
 
 #include <cstdint>

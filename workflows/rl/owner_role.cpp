@@ -83,8 +83,8 @@ TrainerDeps trainer_deps(const OwnerRoleOptions& options, const RunOrigin& origi
   return deps;
 }
 
-RoleWorkers advantage_workers(caf::actor_system& system, const OwnerRoleOptions& options,
-                              const StreamConsumerActor& stream) {
+WorkerFactory advantage_workers(caf::actor_system& system, const OwnerRoleOptions& options,
+                                const StreamConsumerActor& stream) {
   AdvantageWorkerDeps deps;
   deps.stream = stream;
   deps.decide = options.decide;
@@ -138,7 +138,7 @@ OwnerHandles start_owner(caf::actor_system& system, const OwnerRoleOptions& opti
   const EvaluatorActor evaluator = start_evaluator(system, options, owner.router);
   owner.source = start_source(system, options, owner.stream, keeper, rows.next_draw);
   TrainerDeps trainer = trainer_deps(options, origin, state);
-  trainer.owner = connections.run_owner;
+  trainer.listener = connections.run_listener;
   trainer.stream = owner.stream;
   trainer.serving = owner.router;
   trainer.keeper = keeper;

@@ -24,7 +24,7 @@
 #include "actors/trainer/spawn.hpp"
 #include "workflows/rl/reward_role.hpp"
 #include "workflows/rl/role_devices.hpp"
-#include "workflows/rl/role_workers.hpp"
+#include "workflows/rl/worker_factory.hpp"
 
 namespace tidemill::workflows {
 
@@ -83,7 +83,7 @@ struct OwnerState {
 /// What the owner sends messages to, in other roles and in the supervisor.
 struct OwnerConnections {
   std::vector<actors::ServingDevice> servers;  // devices that only serve
-  actors::RunOwnerActor run_owner;             // receives the summary of the run
+  actors::RunListenerActor run_listener;       // receives the summary of the run
 };
 
 /// The actors of the role.
@@ -95,7 +95,7 @@ struct OwnerHandles {
   actors::TrainerActor trainer;
   /// All of them but the device, for the supervisor. Each holds handles only of those above it.
   std::vector<actors::CorePart> core;
-  RoleWorkers advantage;  // the workers that decide about groups
+  WorkerFactory advantage;  // the workers that decide about groups
 };
 
 /// Starts the device that trains, named "device". `runtime` keeps the engines alive. The device

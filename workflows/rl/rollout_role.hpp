@@ -11,7 +11,7 @@
 #include "actors/rollout/spawn.hpp"
 #include "actors/stream/handles.hpp"
 #include "workflows/rl/role_devices.hpp"
-#include "workflows/rl/role_workers.hpp"
+#include "workflows/rl/worker_factory.hpp"
 
 namespace tidemill::workflows {
 
@@ -41,8 +41,8 @@ struct RolloutConnections {
                                                    const std::shared_ptr<void>& runtime);
 
 /// Returns the rollout workers, for a supervisor to start.
-[[nodiscard]] RoleWorkers start_rollout_workers(caf::actor_system& system,
-                                                const RolloutRoleOptions& options,
-                                                const RolloutConnections& connections);
+[[nodiscard]] WorkerFactory start_rollout_workers(caf::actor_system& system,
+                                                  const RolloutRoleOptions& options,
+                                                  const RolloutConnections& connections);
 
 }  // namespace tidemill::workflows
