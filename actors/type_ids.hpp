@@ -49,6 +49,8 @@
   X(tidemill::actors, AdmissionRequest)  \
   X(tidemill::actors, Admission)         \
   X(tidemill::actors, KeeperStatus)      \
+  X(tidemill::actors, DeviceStatus)      \
+  X(tidemill::actors, DeviceJoin)        \
   X(tidemill::actors, StepRecord)        \
   X(tidemill::actors, EvalReport)        \
   X(tidemill::actors, WorkerStatus)      \

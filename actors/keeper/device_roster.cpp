@@ -9,8 +9,14 @@
 namespace tidemill::actors {
 namespace {
 
+// Returns whether the run waits for the versions of the device.
 bool in_use(const DeviceStatus& device) {
-  return device.quarantine.empty();
+  return device.state == DeviceState::kServing || device.state == DeviceState::kLeaving;
+}
+
+// Returns whether the device gets versions.
+bool loads(const DeviceStatus& device) {
+  return in_use(device) || device.state == DeviceState::kJoining;
 }
 
 }  // namespace
@@ -19,7 +25,7 @@ DeviceRoster::DeviceRoster(GenerationOrder order, std::uint64_t step,
                            const std::vector<std::string>& names)
     : order_(order), newest_(step), serving_(step) {
   for (const std::string& name : names) {
-    devices_.push_back({name, step, step, ""});
+    devices_.push_back({{name, step, step, "", DeviceState::kServing}});
   }
 }
 
@@ -28,61 +34,163 @@ void DeviceRoster::publish(std::uint64_t step) {
   newest_ = step;
 }
 
-bool DeviceRoster::any_switching() const {
-  return std::ranges::any_of(devices_, [](const DeviceStatus& device) {
-    return in_use(device) && device.loading_step != device.serving_step;
-  });
+std::optional<std::size_t> DeviceRoster::find(const std::string& name) const {
+  for (std::size_t i = 0; i < devices_.size(); ++i) {
+    if (devices_[i].status.name == name) {
+      return i;
+    }
+  }
+  return std::nullopt;
+}
+
+bool DeviceRoster::any_loading() const {
+  return std::ranges::any_of(
+      devices_, [](const Device& device) { return device.loading && loads(device.status); });
+}
+
+// The version with which a device joins. In a fixed order, the devices in use serve it, or all of
+// them are switching to it, so every row that older steps must generate is finished.
+std::uint64_t DeviceRoster::joining_step() const {
+  if (order_ == GenerationOrder::kFree) {
+    return newest_;
+  }
+  std::uint64_t step = serving_;
+  for (const Device& device : devices_) {
+    if (in_use(device.status)) {
+      step = std::max(step, device.status.loading_step);
+    }
+  }
+  return step;
 }
 
 std::vector<DueLoad> DeviceRoster::begin_loads(const std::function<bool(std::uint64_t)>& may_load) {
+  std::vector<DueLoad> due;
+  const std::uint64_t first = joining_step();
+  for (std::size_t i = 0; i < devices_.size(); ++i) {
+    Device& device = devices_[i];
+    if (device.status.state == DeviceState::kJoining && !device.loading) {
+      device.status.loading_step = first;
+      device.loading = true;
+      due.push_back({i, first});
+    }
+  }
   std::uint64_t next = newest_;
   if (order_ == GenerationOrder::kFixed) {
     next = std::min(serving_step() + 1, newest_);
-    if (any_switching() || next == serving_step() || !may_load(next)) {
-      return {};
+    if (any_loading() || next == serving_step() || !may_load(next)) {
+      return due;
     }
   }
-  std::vector<DueLoad> loads;
   for (std::size_t i = 0; i < devices_.size(); ++i) {
-    DeviceStatus& device = devices_[i];
-    if (in_use(device) && device.loading_step == device.serving_step &&
-        device.serving_step < next) {
-      device.loading_step = next;
-      loads.push_back({i, next});
+    Device& device = devices_[i];
+    if (in_use(device.status) && !device.loading && device.status.serving_step < next) {
+      device.status.loading_step = next;
+      device.loading = true;
+      due.push_back({i, next});
     }
   }
-  return loads;
+  std::ranges::sort(due, {}, &DueLoad::device);
+  return due;
 }
 
-void DeviceRoster::end_load(std::size_t device) {
-  DeviceStatus& ended = devices_.at(device);
-  if (in_use(ended)) {
-    ended.serving_step = ended.loading_step;
-    serving_ = serving_step();
+bool DeviceRoster::end_load(std::size_t device, bool accepted) {
+  Device& ended = devices_.at(device);
+  ended.loading = false;
+  if (!accepted || !loads(ended.status)) {
+    ended.status.loading_step = ended.status.serving_step;
+    return false;
   }
+  const bool joined = ended.status.state == DeviceState::kJoining;
+  ended.status.serving_step = ended.status.loading_step;
+  if (joined) {
+    ended.status.state = DeviceState::kServing;
+  }
+  serving_ = serving_step();
+  return joined;
+}
+
+Result<std::size_t> DeviceRoster::join(const std::string& name) {
+  if (name.empty()) {
+    return invalid_argument("a device that joins needs a name");
+  }
+  const DeviceStatus joining{name, 0, 0, "", DeviceState::kJoining};
+  const auto known = find(name);
+  if (!known.has_value()) {
+    if (devices_.size() >= kMaxDevices) {
+      return Status(Errc::kResourceExhausted, "the run has had " + std::to_string(kMaxDevices) +
+                                                  " devices in this incarnation, the maximum");
+    }
+    devices_.push_back({joining});
+    return devices_.size() - 1;
+  }
+  Device& device = devices_[*known];
+  if (device.status.state == DeviceState::kQuarantined) {
+    return Status(Errc::kUnavailable, name + " is quarantined: " + device.status.quarantine);
+  }
+  if (device.status.state != DeviceState::kLeft) {
+    return invalid_argument(name + ": a device of this name is in the run");
+  }
+  if (device.loading) {
+    return Status(Errc::kUnavailable, name + " has left, but its last load has not ended");
+  }
+  device.status = joining;
+  return *known;
+}
+
+Result<std::size_t> DeviceRoster::leave(const std::string& name) {
+  const auto known = find(name);
+  if (!known.has_value()) {
+    return Status(Errc::kNotFound, "the run has no device " + name);
+  }
+  DeviceStatus& device = devices_[*known].status;
+  switch (device.state) {
+    case DeviceState::kJoining: return Status(Errc::kUnavailable, name + " is joining");
+    case DeviceState::kLeaving: return Status(Errc::kUnavailable, name + " is leaving");
+    case DeviceState::kLeft: return Status(Errc::kNotFound, name + " has left");
+    case DeviceState::kQuarantined:
+      return Status(Errc::kNotFound, name + " is quarantined: " + device.quarantine);
+    case DeviceState::kServing: break;
+  }
+  if (num_serving() == 1) {
+    return invalid_argument(name + " is the last device that serves: let another one join first");
+  }
+  device.state = DeviceState::kLeaving;
+  return *known;
+}
+
+bool DeviceRoster::end_leave(std::size_t device) {
+  DeviceStatus& left = devices_.at(device).status;
+  if (left.state != DeviceState::kLeaving) {
+    return false;
+  }
+  left.state = DeviceState::kLeft;
+  serving_ = serving_step();
+  return true;
 }
 
 bool DeviceRoster::quarantine(std::size_t device, std::string reason) {
-  DeviceStatus& failed = devices_.at(device);
-  if (!in_use(failed)) {
+  DeviceStatus& failed = devices_.at(device).status;
+  if (!loads(failed)) {
     return false;
   }
+  failed.state = DeviceState::kQuarantined;
   failed.quarantine = reason.empty() ? "no reason given" : std::move(reason);
   failed.loading_step = failed.serving_step;
   serving_ = serving_step();
   return true;
 }
 
-std::size_t DeviceRoster::num_in_use() const {
-  return static_cast<std::size_t>(std::ranges::count_if(devices_, in_use));
+std::size_t DeviceRoster::num_serving() const {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      devices_, [](const Device& device) { return device.status.state == DeviceState::kServing; }));
 }
 
 std::uint64_t DeviceRoster::serving_step() const {
   std::uint64_t oldest = newest_;
   bool any = false;
-  for (const DeviceStatus& device : devices_) {
-    if (in_use(device)) {
-      oldest = std::min(oldest, device.serving_step);
+  for (const Device& device : devices_) {
+    if (in_use(device.status)) {
+      oldest = std::min(oldest, device.status.serving_step);
       any = true;
     }
   }
@@ -90,14 +198,23 @@ std::uint64_t DeviceRoster::serving_step() const {
 }
 
 std::uint64_t DeviceRoster::oldest_needed() const {
-  std::uint64_t oldest = newest_ + 1;
-  for (const DeviceStatus& device : devices_) {
-    if (in_use(device) && device.loading_step < newest_) {
-      oldest =
-          std::min(oldest, order_ == GenerationOrder::kFree ? newest_ : device.loading_step + 1);
+  std::uint64_t oldest = newest_;
+  if (order_ == GenerationOrder::kFixed) {
+    for (const Device& device : devices_) {
+      if (in_use(device.status)) {
+        oldest = std::min(oldest, device.status.loading_step);
+      }
     }
   }
   return oldest;
+}
+
+std::vector<DeviceStatus> DeviceRoster::devices() const {
+  std::vector<DeviceStatus> all;
+  for (const Device& device : devices_) {
+    all.push_back(device.status);
+  }
+  return all;
 }
 
 }  // namespace tidemill::actors

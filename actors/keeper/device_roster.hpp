@@ -1,23 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which devices serve which version, and which version each of them loads next. Without CAF.
 //
-// Each device is in one of three states:
+// Each device is in one of these states:
 //
-//   serving     -> switching    `begin_loads` names a version for it
-//   switching   -> serving      it has accepted the version
-//   serving     -> quarantined  it has failed otherwise, for example by ending
-//   switching   -> quarantined  it has refused the version, or did not reply in time
+//   (new), left      -> joining      it has asked to join
+//   joining          -> serving      it has accepted its first version
+//   serving          -> switching    `begin_loads` names a version for it
+//   switching        -> serving      it has accepted the version
+//   serving          -> leaving      it shall leave, and other devices serve
+//   leaving          -> left         its requests have ended
+//   any but left     -> quarantined  it has failed, for example by ending, or it has refused a
+//                                    version, or did not reply in time
 //
-// A quarantined device stays quarantined for the incarnation. The roster does not wait for it.
+// In `DeviceStatus`, a device that is switching is `kServing` or `kLeaving` and has two different
+// steps. A quarantined device stays quarantined for the incarnation. The roster does not wait for
+// it.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "actors/keeper/messages.hpp"
+#include "base/result.hpp"
 
 namespace tidemill::actors {
 
@@ -28,9 +36,13 @@ enum class GenerationOrder : std::uint8_t {
   kFree,
   /// Version k - max_staleness generates all of batch k: the weights of step s are loaded once
   /// every row that older steps must generate is finished, by all devices together, and after all
-  /// of them have accepted the version before.
+  /// of them have accepted the version before. A device that joins is one of them: its first load
+  /// delays the next version.
   kFixed,
 };
+
+/// How many devices an incarnation may have, including those that have left.
+inline constexpr std::size_t kMaxDevices = 256;
 
 /// A version that a device shall load now.
 struct DueLoad {
@@ -48,37 +60,61 @@ public:
   /// Records the publication of `step`. Requires that it is the one after the newest.
   void publish(std::uint64_t step);
 
-  /// Returns the loads to begin now, ordered by device, and counts their devices as switching.
+  /// Returns the loads to begin now, ordered by device. Their devices are switching, or joining.
   /// `may_load(step)` returns whether every row that older steps must generate is finished; only
   /// `GenerationOrder::kFixed` asks.
   [[nodiscard]] std::vector<DueLoad> begin_loads(
       const std::function<bool(std::uint64_t)>& may_load);
 
-  /// The device at this index has accepted the version that it was to load. Ignored if the device
-  /// is quarantined.
-  void end_load(std::size_t device);
+  /// The load that `begin_loads` named for the device at this index has ended, and the device has
+  /// accepted the version if `accepted` says so. A device that has left or is quarantined keeps its
+  /// state. Returns whether the device has joined with this load.
+  bool end_load(std::size_t device, bool accepted = true);
 
-  /// Quarantines the device at this index. Returns false if it already was, and keeps the first
-  /// reason.
+  /// Adds a device, which loads a version before it serves. Returns its index. A device that has
+  /// left may join again, and has the same index.
+  /// Errors: those of `atom::join` (`RosterActor`), but for the failure of the load.
+  [[nodiscard]] Result<std::size_t> join(const std::string& name);
+
+  /// Begins to remove the device of this name. Returns its index.
+  /// Errors: `kNotFound`, `kUnavailable`, `kInvalidArgument` as for `atom::leave`.
+  [[nodiscard]] Result<std::size_t> leave(const std::string& name);
+
+  /// The leaving device at this index has no more requests. Returns false if it is quarantined.
+  bool end_leave(std::size_t device);
+
+  /// Quarantines the device at this index. Returns false if it already was or has left, and then
+  /// changes nothing.
   bool quarantine(std::size_t device, std::string reason);
 
-  /// Returns how many devices are not quarantined.
-  [[nodiscard]] std::size_t num_in_use() const;
-  /// Returns the oldest version that a device in use has accepted as its newest. It may still be
-  /// ending responses of the version before.
+  /// Returns how many devices get requests.
+  [[nodiscard]] std::size_t num_serving() const;
+  /// Returns the oldest version that a device which serves or leaves has accepted as its newest. It
+  /// may still be ending responses of the version before. In a free order, a device that joins with
+  /// an older version than the others serve makes it fall.
   [[nodiscard]] std::uint64_t serving_step() const;
-  /// Returns the smallest step that a device may still have to load, or the one after the newest if
-  /// there is none. The contents of older steps are no longer needed.
+  /// Returns the smallest step that a device may still have to load, or that one which joins would
+  /// have to. The contents of older steps are no longer needed.
   [[nodiscard]] std::uint64_t oldest_needed() const;
-  [[nodiscard]] const std::vector<DeviceStatus>& devices() const noexcept { return devices_; }
+  [[nodiscard]] const DeviceStatus& status(std::size_t device) const {
+    return devices_.at(device).status;
+  }
+  [[nodiscard]] std::vector<DeviceStatus> devices() const;
 
 private:
-  [[nodiscard]] bool any_switching() const;
+  struct Device {
+    DeviceStatus status;
+    bool loading = false;  // `begin_loads` has named a load that has not ended
+  };
+
+  [[nodiscard]] std::optional<std::size_t> find(const std::string& name) const;
+  [[nodiscard]] bool any_loading() const;
+  [[nodiscard]] std::uint64_t joining_step() const;
 
   GenerationOrder order_ = GenerationOrder::kFree;
   std::uint64_t newest_ = 0;   // published
   std::uint64_t serving_ = 0;  // `serving_step`, once no device is in use
-  std::vector<DeviceStatus> devices_;
+  std::vector<Device> devices_;
 };
 
 }  // namespace tidemill::actors

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The protocol of the version keeper, which admits rows and has the devices load new versions.
+// The protocols of the version keeper, which admits rows and has the devices load new versions: as
+// devices see it that join or leave a run, and as a whole.
 #pragma once
+
+#include <string>
 
 #include <caf/replies_to.hpp>
 #include <caf/typed_actor.hpp>
 
 #include "actors/atoms.hpp"
+#include "actors/device/handles.hpp"
 #include "actors/keeper/messages.hpp"
 #include "actors/type_ids.hpp"
 #include "base/ids.hpp"
@@ -13,6 +17,29 @@
 #include "storage/records/verdict.hpp"
 
 namespace tidemill::actors {
+
+/// ROSTER: lets devices that serve join a run and leave it.
+using RosterActor = caf::typed_actor<
+    // Adds a device to the run. It loads the weights that the other devices serve or, if these are
+    // switching, those that they switch to. Then the router begins to send it requests, and the
+    // roster replies. Until then, a fixed order loads no other version into any device.
+    // Fails with `kInvalidArgument` if the name is empty or belongs to another device of the run;
+    // `kUnavailable` if the device is quarantined, or if it has left and its last load has not
+    // ended; `kResourceExhausted` if the run has had `kMaxDevices` devices; and with the failure of
+    // the load, which quarantines the device.
+    caf::replies_to<atom::join, DeviceJoin>::with<DeviceStatus>,
+    // Removes the device of this name. The router sends it no more requests. Replies once those
+    // that it had have ended, or have been given up after `kLeaveDeadline`. Fails with `kNotFound`
+    // if the run has no such device; `kUnavailable` if it is joining or already leaving;
+    // `kInvalidArgument` if no other device would serve; and with the reason if it is quarantined
+    // before it has left.
+    caf::replies_to<atom::leave, std::string>::with<DeviceStatus>>;
+
+/// Returns the request with which `device` joins a run.
+[[nodiscard]] DeviceJoin join_request(const ServingDevice& device);
+
+/// How long a device that leaves may take to end the requests that it has.
+inline constexpr Duration kLeaveDeadline = std::chrono::minutes(10);
 
 /// VERSION KEEPER: tracks the versions of the policy, tells the devices when to load one, and
 /// limits how many rows may be in flight.
@@ -22,7 +49,7 @@ namespace tidemill::actors {
 /// that continues without it. If a group leaves before a row's response is finished, the row is a
 /// `reject` if the group was filtered, and an `abort` otherwise. A row whose response is finished
 /// is a `forfeit` if its group leaves untrained. Redelivery is not an event.
-using KeeperActor = caf::typed_actor<
+using KeeperActor = RosterActor::extend<
     // Grants slots for whole groups. Replies when at least one group fits, or with none after
     // `wait`.
     caf::replies_to<atom::admit, AdmissionRequest>::with<Admission>,

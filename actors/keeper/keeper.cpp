@@ -33,8 +33,12 @@ struct KeeperState {
   std::optional<AdmissionLedger> ledger;
   std::uint64_t next_group = 0;
   DeviceRoster roster;
-  // Published, and not yet sent to every device; by step, at most max_staleness + 1.
-  std::map<std::uint64_t, Snapshot> unloaded;
+  // Those that a device may still have to load, or one that joins; by step, at most
+  // max_staleness + 2. The trainer holds all of them, so dropping one here frees nothing.
+  std::map<std::uint64_t, Snapshot> weights;
+  // Requests of devices that join or leave, by the index of the device.
+  std::map<std::size_t, caf::typed_response_promise<DeviceStatus>> joins;
+  std::map<std::size_t, caf::typed_response_promise<DeviceStatus>> leaves;
   PendingRequests<AdmissionRequest, Admission> pending;
   Alarm alarm;  // for requests that have waited
   // Requests that wait for a step to be served. Only the trainer sends them, so at most one.
@@ -137,6 +141,21 @@ void reply_to_serving_waits(Self self) {
   });
 }
 
+// Replies to the request with which a device joins or leaves, if it has sent one.
+void settle(Self self, std::map<std::size_t, caf::typed_response_promise<DeviceStatus>>& requests,
+            std::size_t device, const Status& status) {
+  const auto request = requests.find(device);
+  if (request == requests.end()) {
+    return;
+  }
+  if (status.ok()) {
+    request->second.deliver(self->state.roster.status(device));
+  } else {
+    request->second.deliver(to_caf_error(status));
+  }
+  requests.erase(request);
+}
+
 void load_due(Self self);
 
 // The device gets no more versions nor requests. Without any device the run cannot go on.
@@ -145,7 +164,9 @@ void quarantine(Self self, std::size_t device, const Status& why) {
   if (!state.roster.quarantine(device, why.message())) {
     return;
   }
-  if (state.roster.num_in_use() == 0) {
+  settle(self, state.joins, device, why);
+  settle(self, state.leaves, device, why);
+  if (state.roster.num_serving() == 0) {
     fail(self, why);
     return;
   }
@@ -160,17 +181,33 @@ void quarantine(Self self, std::size_t device, const Status& why) {
   load_due(self);
 }
 
+// The device has loaded its first version: now it may get requests.
+void let_serve(Self self, std::size_t index) {
+  auto& state = self->state;
+  const ServingDevice& device = state.devices[index];
+  if (state.router) {
+    self->send(state.router, atom::join_v, join_request(device));
+  }
+  if (state.log) {
+    state.log(device.name + " has joined");
+  }
+  settle(self, state.joins, index, {});
+}
+
 void load(Self self, const DueLoad& due) {
   auto& state = self->state;
   self->request(state.devices[due.device].actor, kLoadDeadline, atom::load_v,
-                state.unloaded.at(due.step))
+                state.weights.at(due.step))
       .then(
           [self, device = due.device](const PolicyVersion&) {
-            self->state.roster.end_load(device);
+            if (self->state.roster.end_load(device)) {
+              let_serve(self, device);
+            }
             reply_to_serving_waits(self);
             load_due(self);
           },
           [self, device = due.device](const caf::error& error) {
+            self->state.roster.end_load(device, /*accepted=*/false);
             quarantine(self, device, from_caf_error(error).with_context("loading new weights"));
           });
 }
@@ -182,15 +219,74 @@ void load_due(Self self) {
   for (const DueLoad& due : loads) {
     load(self, due);
   }
-  state.unloaded.erase(state.unloaded.begin(),
-                       state.unloaded.lower_bound(state.roster.oldest_needed()));
+  state.weights.erase(state.weights.begin(),
+                      state.weights.lower_bound(state.roster.oldest_needed()));
+}
+
+caf::result<DeviceStatus> join(Self self, const DeviceJoin& request) {
+  auto& state = self->state;
+  const auto actor = caf::actor_cast<ServingActor>(request.device);
+  if (!actor) {
+    return to_caf_error(invalid_argument("the request of a device to join names no device"));
+  }
+  const auto index = state.roster.join(request.name);
+  if (!index.ok()) {
+    return to_caf_error(index.status());
+  }
+  state.devices.resize(std::max(state.devices.size(), index.value() + 1));
+  state.devices[index.value()] = {request.name, actor};
+  auto promise = self->make_response_promise<DeviceStatus>();
+  state.joins.emplace(index.value(), promise);
+  self->monitor(actor);
+  load_due(self);
+  return promise;
+}
+
+// The device has no more requests. Drops its handle, so that it may end.
+void end_leave(Self self, std::size_t device) {
+  auto& state = self->state;
+  if (!state.roster.end_leave(device)) {
+    return;
+  }
+  self->demonitor(state.devices[device].actor.address());
+  state.devices[device].actor = ServingActor();
+  if (state.log) {
+    state.log(state.devices[device].name + " has left");
+  }
+  settle(self, state.leaves, device, {});
+  reply_to_serving_waits(self);
+  load_due(self);
+}
+
+caf::result<DeviceStatus> leave(Self self, const std::string& name) {
+  auto& state = self->state;
+  const auto index = state.roster.leave(name);
+  if (!index.ok()) {
+    return to_caf_error(index.status());
+  }
+  auto promise = self->make_response_promise<DeviceStatus>();
+  const std::size_t device = index.value();
+  state.leaves.emplace(device, promise);
+  if (!state.router) {
+    end_leave(self, device);
+    return promise;
+  }
+  self->request(state.router, kLeaveDeadline, atom::leave_v, name)
+      .then([self, device](std::uint64_t) { end_leave(self, device); },
+            [self, device, name](const caf::error& error) {
+              // The requests that it still has fail, and their rows are delivered again.
+              self->send(self->state.router, atom::quarantine_v,
+                         QuarantinedDevice{name, from_caf_error(error).message()});
+              end_leave(self, device);
+            });
+  return promise;
 }
 
 // A device that has ended loads nothing any more. The supervisor may end the run for it first.
 void on_down(Self self, const caf::down_msg& down) {
   const auto& devices = self->state.devices;
   for (std::size_t i = 0; i < devices.size(); ++i) {
-    if (devices[i].actor.address() == down.source) {
+    if (devices[i].actor && devices[i].actor.address() == down.source) {
       const Status why = from_caf_error(down.reason);
       quarantine(self, i,
                  Status(why.ok() ? Errc::kUnavailable : why.code(),
@@ -212,7 +308,7 @@ caf::result<PolicyVersion> publish(Self self, Snapshot& snapshot) {
   TIDEMILL_CHECK(raised.ok()) << raised.to_string();
   const PolicyVersion version = snapshot.version;
   state.roster.publish(next);
-  state.unloaded.emplace(next, std::move(snapshot));
+  state.weights.emplace(next, std::move(snapshot));
   load_due(self);
   settle(self);
   return version;
@@ -307,9 +403,12 @@ KeeperActor::behavior_type keeper(Self self, const KeeperDeps& deps) {
   }
   self->set_down_handler([self](const caf::down_msg& down) { on_down(self, down); });
   state.roster = DeviceRoster(options.generation_order, options.step, names);
+  state.weights.emplace(options.step, deps.weights);
   state.total_rows = static_cast<std::int64_t>(options.total_steps) * options.batch_rows;
   state.options = options;
   return {
+      [self](atom::join, const DeviceJoin& request) { return join(self, request); },
+      [self](atom::leave, const std::string& name) { return leave(self, name); },
       [self](atom::admit, const AdmissionRequest& request) {
         auto promise = self->make_response_promise<Admission>();
         self->state.pending.add(request, promise, self->clock().now() + request.wait);
@@ -343,6 +442,10 @@ KeeperActor::behavior_type keeper(Self self, const KeeperDeps& deps) {
 }
 
 }  // namespace
+
+DeviceJoin join_request(const ServingDevice& device) {
+  return {device.name, caf::actor_cast<caf::strong_actor_ptr>(device.actor)};
+}
 
 KeeperActor spawn_keeper(caf::actor_system& system, KeeperDeps deps) {
   return system.spawn(keeper, std::move(deps));

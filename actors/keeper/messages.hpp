@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include <caf/actor_control_block.hpp>
+
 #include "base/clock.hpp"
 
 namespace tidemill::actors {
@@ -24,12 +26,28 @@ struct Admission {
   std::string waiting_for;
 };
 
+/// The part of a device in a run.
+enum class DeviceState : std::uint8_t {
+  kJoining,      // it loads its first version and gets no requests yet
+  kServing,      // it gets versions and requests
+  kLeaving,      // it ends the requests that it has, and still gets versions
+  kLeft,         // it gets neither versions nor requests, but may join again
+  kQuarantined,  // it gets neither in this incarnation
+};
+
 /// What a device serves.
 struct DeviceStatus {
   std::string name;
   std::uint64_t serving_step = 0;  // of the weights that it has accepted
   std::uint64_t loading_step = 0;  // of those that it is switching to, or `serving_step`
-  std::string quarantine;          // why it gets no more versions nor requests; empty: it does
+  std::string quarantine = {};     // why it is quarantined; empty: it is not
+  DeviceState state = DeviceState::kServing;
+};
+
+/// A device that joins a run. Made by `join_request`.
+struct DeviceJoin {
+  std::string name;              // in the run; not empty
+  caf::strong_actor_ptr device;  // a `ServingActor`
 };
 
 /// The keeper's versions and its counts of rows.
@@ -54,7 +72,11 @@ typename Inspector::result_type inspect(Inspector& f, Admission& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, DeviceStatus& x) {
-  return f(x.name, x.serving_step, x.loading_step, x.quarantine);
+  return f(x.name, x.serving_step, x.loading_step, x.quarantine, x.state);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, DeviceJoin& x) {
+  return f(x.name, x.device);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, KeeperStatus& x) {

@@ -35,14 +35,17 @@ struct KeeperOptions {
 /// Dependencies of the version keeper.
 struct KeeperDeps {
   std::vector<ServingDevice> devices;  // at least one; all serve the step that the options name
-  RouterActor router;                  // null: none. Told which devices are quarantined
+  RouterActor router;  // null: none. Told which devices join, leave or are quarantined
   KeeperOptions options;
-  /// Takes one line for each device that is quarantined while others are left. May be empty.
+  /// Takes one line for each device that joins, leaves, or is quarantined while others are left.
+  /// May be empty.
   std::function<void(const std::string&)> log;
+  /// The weights that the devices serve, for those that join.
+  engines::Snapshot weights;
 };
 
 /// Spawns the version keeper. A device that ends, or that does not load new weights, is
-/// quarantined. If that was the last one, the keeper exits with the failure as its exit reason. It
+/// quarantined. If no other device serves, the keeper exits with the failure as its exit reason. It
 /// does the same if a message contradicts its ledger.
 [[nodiscard]] KeeperActor spawn_keeper(caf::actor_system& system, KeeperDeps deps);
 

@@ -219,6 +219,21 @@ void take(Self self, const std::vector<storage::LeasedRow>& rows) {
   lease_more(self);
 }
 
+// Leaves the rows that the engine has not got yet.
+void drain_worker(Self self) {
+  auto& state = self->state;
+  state.draining = true;
+  const auto left = std::exchange(state.waiting, {});
+  for (const storage::LeasedRow& row : left) {
+    state.held.erase(row.row.id);
+    if (--state.at_engine[row.row.id] == 0) {
+      state.at_engine.erase(row.row.id);
+    }
+  }
+  leave_rows(self, task_id(SampleTask::kReward), left);
+  lease_more(self);
+}
+
 void lease_more(Self self) {
   lease_more_rows(self, task_id(SampleTask::kReward),
                   [self](const std::vector<storage::LeasedRow>& rows) { take(self, rows); });
@@ -249,10 +264,7 @@ RewardWorkerActor::behavior_type reward_worker(Self self, RewardWorkerDeps deps)
   self->send(self, atom::renew_v);
   return {
       [self](atom::wake) { lease_more(self); },
-      [self](atom::drain) {
-        self->state.draining = true;
-        lease_more(self);
-      },
+      [self](atom::drain) { drain_worker(self); },
       [self](atom::renew) {
         // Without renewal, the rows in the queue of a slow program would be delivered again.
         renew_held_leases(self, task_id(SampleTask::kReward), [](SampleId) {});

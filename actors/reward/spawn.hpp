@@ -26,7 +26,8 @@ namespace tidemill::actors {
 using RewardWorkerActor = caf::typed_actor<
     // Asks for rows. The worker sends this to itself at the start and some time after a failure.
     caf::reacts_to<atom::wake>,
-    // Leases no more rows, and ends once the rows that it holds are done.
+    // Leases no more rows, gives back those that the engine has not got (`Release::kLeft`), and
+    // ends once the others are done.
     caf::reacts_to<atom::drain>,
     // Renews the leases of rows that are not scored yet. The worker sends this to itself.
     caf::reacts_to<atom::renew>,

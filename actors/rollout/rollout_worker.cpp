@@ -86,6 +86,14 @@ storage::Release release_for(const caf::error& error) {
   }
 }
 
+// A response that was cancelled shows nothing about its row, unless it exceeded its time limit,
+// which its error says.
+storage::Release release_for(const RolloutResult& result) {
+  return result.finish_reason == engines::FinishReason::kCancelled && result.error.empty()
+             ? storage::Release::kLost
+             : storage::Release::kFailed;
+}
+
 // Counts what became of a response that was written. A response whose cells the stream refuses is a
 // failed delivery. Returns false if there were too many in a row, and the worker has ended.
 bool take_settlement(Self self, const storage::Settlement& settlement) {
@@ -163,7 +171,7 @@ void generate(Self self, const storage::LeasedRow& row) {
             result.finish_reason == engines::FinishReason::kLength) {
           write_back(self, lease, result);
         } else {
-          give_back(self, lease, storage::Release::kFailed,
+          give_back(self, lease, release_for(result),
                     "rollout " + std::string(finish_reason_name(result.finish_reason)) +
                         (result.error.empty() ? "" : ": " + result.error));
         }

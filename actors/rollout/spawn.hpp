@@ -22,7 +22,8 @@ namespace tidemill::actors {
 using RolloutWorkerActor = caf::typed_actor<
     // Asks for rows. The worker sends this to itself at the start and some time after a failure.
     caf::reacts_to<atom::wake>,
-    // Leases no more rows, and ends once the rows that it holds are done.
+    // Leases no more rows, gives back those that a lease request still brings (`Release::kLeft`),
+    // and ends once the rows that it holds are done.
     caf::reacts_to<atom::drain>,
     // Renews the leases of the rows that it holds. The worker sends this to itself.
     caf::reacts_to<atom::renew>>;

@@ -6,9 +6,9 @@
 namespace tidemill::actors {
 
 Result<Route> RouteTable::begin(SampleId id) {
-  if (held_.size() >= max_held_) {
-    return Status(Errc::kUnavailable,
-                  "the router holds " + std::to_string(held_.size()) + " requests, the maximum");
+  if (pending_.size() >= max_pending_) {
+    return Status(Errc::kUnavailable, "the router has " + std::to_string(pending_.size()) +
+                                          " pending requests, the maximum");
   }
   std::optional<std::size_t> chosen = device_of(id);
   if (!chosen.has_value()) {
@@ -18,17 +18,17 @@ Result<Route> RouteTable::begin(SampleId id) {
     return Status(Errc::kUnavailable, "no device serves: " + last_reason_);
   }
   const Route route{++last_ticket_, *chosen};
-  held_.emplace(route.ticket, Held{id, *chosen});
+  pending_.emplace(route.ticket, Pending{id, *chosen});
   newest_.insert_or_assign(id, route.ticket);
-  ++devices_[*chosen].num_held;
+  ++devices_[*chosen].num_pending;
   return route;
 }
 
 std::optional<std::size_t> RouteTable::least_loaded() const {
   std::optional<std::size_t> least;
   for (std::size_t i = 0; i < devices_.size(); ++i) {
-    if (devices_[i].serves &&
-        (!least.has_value() || devices_[i].num_held < devices_[*least].num_held)) {
+    if (devices_[i].state == State::kServing &&
+        (!least.has_value() || devices_[i].num_pending < devices_[*least].num_pending)) {
       least = i;
     }
   }
@@ -37,40 +37,64 @@ std::optional<std::size_t> RouteTable::least_loaded() const {
 
 std::optional<std::size_t> RouteTable::device_of(SampleId id) const {
   const auto newest = newest_.find(id);
-  return newest == newest_.end() ? std::nullopt : std::optional(held_.at(newest->second).device);
+  return newest == newest_.end() ? std::nullopt : std::optional(pending_.at(newest->second).device);
 }
 
-void RouteTable::drop(std::map<std::uint64_t, Held>::iterator held) {
-  const auto newest = newest_.find(held->second.id);
-  if (newest != newest_.end() && newest->second == held->first) {
+std::size_t RouteTable::add() {
+  devices_.emplace_back();
+  return devices_.size() - 1;
+}
+
+void RouteTable::restore(std::size_t device) {
+  if (devices_.at(device).state == State::kForgotten) {
+    devices_[device].state = State::kServing;
+  }
+}
+
+void RouteTable::drain(std::size_t device, const std::string& reason) {
+  if (devices_.at(device).state == State::kServing) {
+    devices_[device].state = State::kDraining;
+    last_reason_ = reason;
+  }
+}
+
+bool RouteTable::drained(std::size_t device) const {
+  const Device& of = devices_.at(device);
+  return of.state == State::kDraining && of.num_pending == 0;
+}
+
+void RouteTable::drop(std::map<std::uint64_t, Pending>::iterator request) {
+  const auto newest = newest_.find(request->second.id);
+  if (newest != newest_.end() && newest->second == request->first) {
     newest_.erase(newest);
   }
-  --devices_[held->second.device].num_held;
-  held_.erase(held);
+  --devices_[request->second.device].num_pending;
+  pending_.erase(request);
 }
 
-bool RouteTable::end(std::uint64_t ticket) {
-  const auto held = held_.find(ticket);
-  if (held == held_.end()) {
-    return false;
+std::optional<std::size_t> RouteTable::end(std::uint64_t ticket) {
+  const auto request = pending_.find(ticket);
+  if (request == pending_.end()) {
+    return std::nullopt;
   }
-  drop(held);
-  return true;
+  const std::size_t device = request->second.device;
+  drop(request);
+  return device;
 }
 
 std::vector<std::pair<std::uint64_t, SampleId>> RouteTable::forget(std::size_t device,
                                                                    const std::string& reason) {
   std::vector<std::pair<std::uint64_t, SampleId>> lost;
-  if (!devices_.at(device).serves) {
+  if (devices_.at(device).state == State::kForgotten) {
     return lost;
   }
-  devices_[device].serves = false;
+  devices_[device].state = State::kForgotten;
   last_reason_ = reason;
-  for (auto it = held_.begin(); it != held_.end();) {
-    const auto held = it++;
-    if (held->second.device == device) {
-      lost.emplace_back(held->first, held->second.id);
-      drop(held);
+  for (auto it = pending_.begin(); it != pending_.end();) {
+    const auto request = it++;
+    if (request->second.device == device) {
+      lost.emplace_back(request->first, request->second.id);
+      drop(request);
     }
   }
   return lost;

@@ -26,51 +26,67 @@ struct Route {
 class RouteTable {
 public:
   RouteTable() = default;
-  /// All of `num_devices` devices serve. At most `max_held` requests are held at a time.
-  RouteTable(std::size_t num_devices, std::size_t max_held)
-      : devices_(num_devices), max_held_(max_held) {}
+  /// All of `num_devices` devices serve. At most `max_pending` requests are pending at a time.
+  RouteTable(std::size_t num_devices, std::size_t max_pending)
+      : devices_(num_devices), max_pending_(max_pending) {}
 
-  /// Chooses the device of a request for `id`, among those that are not forgotten: the device that
-  /// already has a request for `id`, because it ends that request when it gets this one, or else
-  /// the first of those with the fewest requests.
-  /// Errors: `kUnavailable` if no device is left, giving the reason why the last one was forgotten,
-  /// or if `max_held` requests are held.
+  /// Adds a device that serves. Returns its index.
+  std::size_t add();
+
+  /// Lets a forgotten device serve again. Ignored if it is not forgotten.
+  void restore(std::size_t device);
+
+  /// Chooses the device of a request for `id`: the device that already has a request for `id`,
+  /// because it ends that request when it gets this one, or else the first of those that serve with
+  /// the fewest requests.
+  /// Errors: `kUnavailable` if no device serves, giving the reason why the last one does not, or if
+  /// `max_pending` requests are pending.
   [[nodiscard]] Result<Route> begin(SampleId id);
 
   /// Returns the device that has a request for `id`, or nothing.
   [[nodiscard]] std::optional<std::size_t> device_of(SampleId id) const;
 
-  /// Ends a request. Returns whether it was held. A request of a forgotten device is not.
-  bool end(std::uint64_t ticket);
+  /// Ends a request. Returns its device, or nothing if it was not pending. A request of a forgotten
+  /// device is not.
+  std::optional<std::size_t> end(std::uint64_t ticket);
 
-  /// Forgets a device for `reason`. Returns its requests, oldest first, which are no longer held,
-  /// with their ids; nothing if it was forgotten before.
+  /// Lets a device end its requests without getting others. Ignored if it does not serve.
+  void drain(std::size_t device, const std::string& reason);
+  [[nodiscard]] bool forgotten(std::size_t device) const {
+    return devices_.at(device).state == State::kForgotten;
+  }
+  /// Returns whether the device is drained and has no requests left.
+  [[nodiscard]] bool drained(std::size_t device) const;
+
+  /// Forgets a device for `reason`. Returns its requests, oldest first, which are no longer
+  /// pending, with their ids; nothing if it was forgotten before.
   std::vector<std::pair<std::uint64_t, SampleId>> forget(std::size_t device,
                                                          const std::string& reason);
 
-  /// Returns how many requests are held, in all or by one device.
-  [[nodiscard]] std::size_t num_held() const noexcept { return held_.size(); }
-  [[nodiscard]] std::size_t num_held(std::size_t device) const {
-    return devices_.at(device).num_held;
+  /// Returns how many requests are pending, in all or at one device.
+  [[nodiscard]] std::size_t num_pending() const noexcept { return pending_.size(); }
+  [[nodiscard]] std::size_t num_pending(std::size_t device) const {
+    return devices_.at(device).num_pending;
   }
 
 private:
+  enum class State : std::uint8_t { kServing, kDraining, kForgotten };
   struct Device {
-    std::size_t num_held = 0;
-    bool serves = true;
+    std::size_t num_pending = 0;
+    State state = State::kServing;
   };
-  struct Held {
+  struct Pending {
     SampleId id;
     std::size_t device = 0;
   };
 
   [[nodiscard]] std::optional<std::size_t> least_loaded() const;
-  void drop(std::map<std::uint64_t, Held>::iterator held);
+  void drop(std::map<std::uint64_t, Pending>::iterator request);
 
   std::vector<Device> devices_;
-  std::size_t max_held_ = 0;
+  std::size_t max_pending_ = 0;
   std::uint64_t last_ticket_ = 0;
-  std::map<std::uint64_t, Held> held_;        // by ticket
+  std::map<std::uint64_t, Pending> pending_;  // by ticket
   std::map<SampleId, std::uint64_t> newest_;  // ticket of the newest request for each id
   std::string last_reason_ = "there is none";
 };

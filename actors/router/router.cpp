@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The router. `RouteTable` chooses devices; the actor passes requests, replies and cancellations
 // on. A reply whose ticket is no longer in the table came too late: its request has failed already.
-#include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include <caf/all.hpp>
@@ -26,17 +26,56 @@ struct RouterState {
   RouterDeps deps;
   RouteTable table;
   std::map<std::uint64_t, Promise> promises;  // by ticket
+  // Requests to let a device leave, by its index, and how many requests it had then.
+  std::multimap<std::size_t, std::pair<caf::typed_response_promise<std::uint64_t>, std::uint64_t>>
+      leaves;
 };
 
 using Self = RouterActor::stateful_pointer<RouterState>;
 
+// Replies to the requests to let a forgotten device leave. If there are any, drops its handle, so
+// that the device may end.
+void end_leaves(Self self, std::size_t device) {
+  auto& state = self->state;
+  const auto [first, last] = state.leaves.equal_range(device);
+  if (first == last) {
+    return;
+  }
+  for (auto leave = first; leave != last; ++leave) {
+    leave->second.first.deliver(leave->second.second);
+  }
+  state.leaves.erase(first, last);
+  self->demonitor(state.deps.devices[device].actor.address());
+  state.deps.devices[device].actor = ServingActor();
+}
+
+// Forgets a device. It may still run, so its requests are cancelled: they must not keep it busy.
+void forget(Self self, std::size_t device, const std::string& reason) {
+  auto& state = self->state;
+  for (const auto& [ticket, id] : state.table.forget(device, reason)) {
+    self->send(state.deps.devices[device].actor, atom::cancel_v, id);
+    const auto promise = state.promises.find(ticket);
+    promise->second.deliver(to_caf_error({Errc::kUnavailable, reason}));
+    state.promises.erase(promise);
+  }
+  end_leaves(self, device);
+}
+
+void forget_if_drained(Self self, std::size_t device) {
+  auto& state = self->state;
+  if (state.table.drained(device)) {
+    forget(self, device, state.deps.devices[device].name + " has left");
+  }
+}
+
 template <class Reply>
 void settle(Self self, std::uint64_t ticket, Reply&& reply) {
   auto& state = self->state;
-  if (state.table.end(ticket)) {
+  if (const auto device = state.table.end(ticket); device.has_value()) {
     const auto promise = state.promises.find(ticket);
     promise->second.deliver(std::forward<Reply>(reply));
     state.promises.erase(promise);
+    forget_if_drained(self, *device);
   }
 }
 
@@ -68,15 +107,44 @@ void cancel(Self self, SampleId id) {
   }
 }
 
-// Forgets a device. It may still run, so its requests are cancelled: they must not keep it busy.
-void forget(Self self, std::size_t device, const std::string& reason) {
-  auto& state = self->state;
-  for (const auto& [ticket, id] : state.table.forget(device, reason)) {
-    self->send(state.deps.devices[device].actor, atom::cancel_v, id);
-    const auto promise = state.promises.find(ticket);
-    promise->second.deliver(to_caf_error({Errc::kUnavailable, reason}));
-    state.promises.erase(promise);
+std::optional<std::size_t> find_device(const RouterState& state, const std::string& name) {
+  for (std::size_t i = 0; i < state.deps.devices.size(); ++i) {
+    if (state.deps.devices[i].name == name) {
+      return i;
+    }
   }
+  return std::nullopt;
+}
+
+void join(Self self, const DeviceJoin& request) {
+  auto& state = self->state;
+  const auto known = find_device(state, request.name);
+  if (known.has_value() && !state.table.forgotten(*known)) {
+    return;
+  }
+  const ServingDevice device{request.name, caf::actor_cast<ServingActor>(request.device)};
+  if (known.has_value()) {
+    state.table.restore(*known);
+    state.deps.devices[*known] = device;
+  } else {
+    static_cast<void>(state.table.add());
+    state.deps.devices.push_back(device);
+  }
+  self->monitor(device.actor);
+}
+
+caf::result<std::uint64_t> leave(Self self, const std::string& name) {
+  auto& state = self->state;
+  const auto device = find_device(state, name);
+  if (!device.has_value() || state.table.forgotten(*device)) {
+    return std::uint64_t{0};
+  }
+  const std::uint64_t pending = state.table.num_pending(*device);
+  auto promise = self->make_response_promise<std::uint64_t>();
+  state.leaves.emplace(*device, std::pair(promise, pending));
+  state.table.drain(*device, name + " is leaving");
+  forget_if_drained(self, *device);
+  return promise;
 }
 
 caf::error loads_nothing() {
@@ -85,7 +153,7 @@ caf::error loads_nothing() {
 }
 
 RouterActor::behavior_type router(Self self, RouterDeps deps) {
-  self->state.table = RouteTable(deps.devices.size(), deps.max_held);
+  self->state.table = RouteTable(deps.devices.size(), deps.max_pending);
   for (const ServingDevice& device : deps.devices) {
     self->monitor(device.actor);
   }
@@ -93,7 +161,7 @@ RouterActor::behavior_type router(Self self, RouterDeps deps) {
   self->set_down_handler([self](const caf::down_msg& down) {
     const auto& devices = self->state.deps.devices;
     for (std::size_t i = 0; i < devices.size(); ++i) {
-      if (devices[i].actor.address() == down.source) {
+      if (devices[i].actor && devices[i].actor.address() == down.source) {
         forget(self, i, devices[i].name + " has ended: " + from_caf_error(down.reason).message());
       }
     }
@@ -107,12 +175,11 @@ RouterActor::behavior_type router(Self self, RouterDeps deps) {
       [](atom::adapters, const AdapterRequest&) -> caf::result<AdapterList> {
         return loads_nothing();
       },
+      [self](atom::join, const DeviceJoin& request) { join(self, request); },
+      [self](atom::leave, const std::string& name) { return leave(self, name); },
       [self](atom::quarantine, const QuarantinedDevice& quarantined) {
-        const auto& devices = self->state.deps.devices;
-        for (std::size_t i = 0; i < devices.size(); ++i) {
-          if (devices[i].name == quarantined.name) {
-            forget(self, i, quarantined.name + " is quarantined: " + quarantined.reason);
-          }
+        if (const auto device = find_device(self->state, quarantined.name); device.has_value()) {
+          forget(self, *device, quarantined.name + " is quarantined: " + quarantined.reason);
         }
       },
   };

@@ -15,9 +15,9 @@ namespace tidemill::actors {
 /// Dependencies and options of a router.
 struct RouterDeps {
   std::vector<ServingDevice> devices;  // at least one; their names differ
-  /// The maximum number of requests that the router holds. Requests that workers have given up
-  /// count until their devices reply.
-  std::size_t max_held = 1U << 16U;
+  /// The maximum number of pending requests. Those that workers have given up count until their
+  /// devices reply.
+  std::size_t max_pending = 1U << 16U;
   /// How long a device may take to reply. It is longer than the deadlines of the requesters, which
   /// therefore pass first, unless an error in the program keeps the request alive.
   Duration reply_deadline = std::chrono::hours(25);

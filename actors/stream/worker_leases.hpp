@@ -27,9 +27,27 @@ void try_again_later(Self self) {
   self->delayed_send(self, std::chrono::milliseconds(100), atom::wake_v);
 }
 
+/// Gives rows back on purpose, because the worker drains: they are ready for other workers at once,
+/// and no delivery has failed. `held` must not have them. If the message is lost, their leases
+/// expire.
+template <class Self>
+void leave_rows(Self self, storage::TaskId task, const std::vector<storage::LeasedRow>& rows) {
+  LeaseUpdate left{.task = task, .consumer = self->state.deps.name};
+  left.release = storage::Release::kLeft;
+  left.reason = self->state.deps.name + " is drained";
+  for (const storage::LeasedRow& row : rows) {
+    left.rows.push_back({row.lease});
+  }
+  if (!left.rows.empty()) {
+    self->request(self->state.deps.stream, kReplyMargin, atom::nack_v, std::move(left))
+        .then([](const storage::Settlement&) {}, [](const caf::error&) {});
+  }
+}
+
 /// Asks for as many rows as the worker may still hold, with one request at a time, until the stream
 /// replies that no more rows will come. Calls `take` with the rows of a reply; `take` must add them
-/// to `held`. A draining worker asks for none, and ends once it holds none.
+/// to `held`. A draining worker asks for none, leaves those that it still gets, and ends once it
+/// holds none.
 template <class Self, class Take>
 void lease_more_rows(Self self, storage::TaskId task, Take take) {
   auto& state = self->state;
@@ -52,10 +70,15 @@ void lease_more_rows(Self self, storage::TaskId task, Take take) {
   const auto handle = self->request(state.deps.stream, state.deps.lease_wait + kReplyMargin,
                                     atom::lease_v, std::move(request));
   handle.then(
-      [self, take, id = handle.id()](const LeaseReply& reply) {
+      [self, task, take, id = handle.id()](const LeaseReply& reply) {
         end_deadline(self, id);
         self->state.leasing = false;
         self->state.ended = reply.ended;
+        if (self->state.draining) {
+          leave_rows(self, task, reply.rows);
+          lease_more_rows(self, task, take);
+          return;
+        }
         if (!reply.rows.empty()) {
           self->state.lease_time = reply.lease_time;
         }

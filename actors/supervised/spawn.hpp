@@ -36,7 +36,7 @@ public:
                                                                          std::uint32_t count) = 0;
 };
 
-/// SUPERVISED TRAINER: reads sequences, trains on them, and commits. Its owner gets the same
+/// SUPERVISED TRAINER: reads sequences, trains on them, and commits. Its listener gets the same
 /// summary as from the trainer in `actors/trainer/handles.hpp`.
 using SupervisedTrainerActor = caf::typed_actor<
     // Starts training.
@@ -60,7 +60,7 @@ struct SupervisedDeps {
   Duration train_deadline = std::chrono::minutes(60);
   TrainingActor training;
   RecorderActor recorder;
-  RunOwnerActor owner;
+  RunListenerActor listener;
   std::shared_ptr<SequenceReader> reader;
   std::shared_ptr<CommitStore> commits;
   WorkPort* read_port = nullptr;    // also frees weights that are no longer needed

@@ -236,7 +236,7 @@ void on_written(Self self) {
 
 void finish(Self self) {
   auto& state = self->state;
-  self->send(state.deps.owner, atom::finish_v, state.phases.summary(state.weights));
+  self->send(state.deps.listener, atom::finish_v, state.phases.summary(state.weights));
   self->quit();
 }
 

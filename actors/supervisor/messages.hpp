@@ -15,7 +15,7 @@ enum class FailurePolicy : std::uint8_t {
   kRestart,
   /// Treats it like a part of the core: the run returns to its last commit, or fails.
   kFailRun,
-  /// Goes on without it. If it was the last worker of its role, the run cannot go on, and the
+  /// Goes on without it. If it was the last worker of its kind, the run cannot go on, and the
   /// policy is `kFailRun`.
   kDrop,
 };
@@ -30,7 +30,7 @@ enum class WorkerState : std::uint8_t {
 /// A worker of a run.
 struct WorkerStatus {
   std::string name;  // also its consumer name at the stream
-  std::string role;  // "rollout", "reward" or "advantage"
+  std::string kind;  // "rollout", "reward" or "advantage"
   WorkerState state = WorkerState::kRunning;
   std::uint32_t deaths = 0;  // in a row
 };
@@ -42,7 +42,7 @@ struct WorkerList {
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, WorkerStatus& x) {
-  return f(x.name, x.role, x.state, x.deaths);
+  return f(x.name, x.kind, x.state, x.deaths);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, WorkerList& x) {

@@ -36,19 +36,20 @@ namespace tidemill::actors {
 /// SUPERVISOR: starts a run, restarts what fails, and reports how the run ended. Requests about
 /// workers fail with `kUnavailable` while the run is starting or ending. Added workers are part of
 /// all later incarnations, and removed ones of none.
-using SupervisorActor = RunOwnerActor::extend<
+using SupervisorActor = RunListenerActor::extend<
     // Starts the run.
     caf::reacts_to<atom::start>,
     // Ends the run after the current step.
     caf::reacts_to<atom::stop>,
     // The port has prepared a start of the run, or failed to.
     caf::reacts_to<atom::worked>,
-    // Adds a worker of this role, and replies with it. Fails with `kNotFound` if the run has no
-    // such role, and with `kResourceExhausted` if it has `SupervisorDeps::max_workers` workers.
+    // Adds a worker of this kind, and replies with it. Fails with `kNotFound` if the run has no
+    // workers of this kind, and with `kResourceExhausted` if it has `SupervisorDeps::max_workers`
+    // workers.
     caf::replies_to<atom::add, std::string>::with<WorkerStatus>,
     // Lets the worker of this name finish what it holds and then end for good. Replies as soon as
     // the worker has been told. Fails with `kNotFound`; with `kUnavailable` if the worker is not
-    // running; and with `kInvalidArgument` if no other worker of its role would be left.
+    // running; and with `kInvalidArgument` if no other worker of its kind would be left.
     caf::replies_to<atom::drain, std::string>::with<WorkerStatus>,
     // Ends the worker of this name for good; its rows are delivered again. Replies with the worker
     // as it was. Fails with `kNotFound` and `kInvalidArgument` like `drain`.
@@ -62,7 +63,7 @@ using SupervisorActor = RunOwnerActor::extend<
 struct WorkerSpec {
   std::string name;  // also its consumer name at the stream
   std::function<caf::actor()> spawn;
-  std::string role = {};  // the workers of a role can replace each other
+  std::string kind = {};  // the workers of a kind can replace each other
   FailurePolicy on_failure = FailurePolicy::kRestart;
 };
 
@@ -79,10 +80,10 @@ struct CorePart {
 struct RunParts {
   std::vector<CorePart> core;
   std::vector<WorkerSpec> workers;
-  /// Returns the worker with this number in its role, to be added. The workers above have the
-  /// numbers from 0. May be empty.
-  /// Errors: `kNotFound` if the run has no such role.
-  std::function<Result<WorkerSpec>(const std::string& role, std::uint32_t number)> make_worker;
+  /// Returns the worker with this number among those of its kind, to be added. The workers above
+  /// have the numbers from 0. May be empty. Errors: `kNotFound` if the run has no workers of this
+  /// kind.
+  std::function<Result<WorkerSpec>(const std::string& kind, std::uint32_t number)> make_worker;
   /// Sends the first messages. Called once all actors are monitored.
   std::function<void()> start;
   /// Asks the trainer to end after its current step.
@@ -103,9 +104,10 @@ struct SupervisorDeps {
   /// Does the slow part of a start, such as opening the model. Runs at the port. Its result is
   /// passed to `spawn`.
   std::function<Result<std::shared_ptr<void>>(const RunOrigin&)> prepare;
-  /// Spawns the actors of an incarnation. The trainer must send its summary to `owner`. The commit
-  /// of the origin no longer has its optimizer state and its stream, which only `prepare` reads.
-  std::function<RunParts(const RunOrigin&, std::shared_ptr<void>, RunOwnerActor owner)> spawn;
+  /// Spawns the actors of an incarnation. The trainer must send its summary to `listener`. The
+  /// commit of the origin no longer has its optimizer state and its stream, which only `prepare`
+  /// reads.
+  std::function<RunParts(const RunOrigin&, std::shared_ptr<void>, RunListenerActor listener)> spawn;
   /// Called once, by the supervisor's actor, after all other actors have terminated.
   std::function<void(Result<RunSummary>)> on_end;
   /// Called with one line for every termination and restart, and for an early end that needs an

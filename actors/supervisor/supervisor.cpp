@@ -62,7 +62,7 @@ std::optional<std::string> remove_from(RunningActors& running, const caf::actor_
 // A worker that was added to the run.
 struct AddedWorker {
   std::string name;
-  std::string role;
+  std::string kind;
   std::uint32_t number = 0;
 };
 
@@ -82,7 +82,7 @@ struct SupervisorState {
   WorkerTable table;              // of the workers that run or will start again
   // Changes that every incarnation repeats.
   std::vector<AddedWorker> added;
-  std::map<std::string, std::uint32_t> last_added;  // the number of the last one, by role
+  std::map<std::string, std::uint32_t> last_added;  // the number of the last one, by kind
   std::set<std::string> removed;
   std::uint32_t incarnation = 0;
   std::uint32_t failures = 0;  // in a row, without a commit in between
@@ -137,7 +137,7 @@ void spawn_worker(Self self, const WorkerSpec& spec) {
 void start_worker(Self self, WorkerSpec spec) {
   auto& state = self->state;
   spawn_worker(self, spec);
-  state.table.add(spec.name, spec.role, spec.on_failure, self->clock().now());
+  state.table.add(spec.name, spec.kind, spec.on_failure, self->clock().now());
   state.specs.push_back(std::move(spec));
 }
 
@@ -152,7 +152,7 @@ void start_workers(Self self) {
     }
   }
   for (const AddedWorker& added : state.added) {
-    if (auto spec = state.parts.make_worker(added.role, added.number); spec.ok()) {
+    if (auto spec = state.parts.make_worker(added.kind, added.number); spec.ok()) {
       start_worker(self, std::move(spec).value());
     }
   }
@@ -169,8 +169,8 @@ void on_prepared(Self self) {
       work->origin.commit.has_value() ? work->origin.commit->weights.version.step : 0;
   state.failures = committed > state.last_commit ? 0 : state.failures;
   state.last_commit = committed;
-  state.parts =
-      state.deps.spawn(work->origin, work->prepared.value(), caf::actor_cast<RunOwnerActor>(self));
+  state.parts = state.deps.spawn(work->origin, work->prepared.value(),
+                                 caf::actor_cast<RunListenerActor>(self));
   for (const CorePart& part : state.parts.core) {
     state.core.emplace_back(part.actor.address(), part.name);
     self->monitor(part.actor);
@@ -310,34 +310,34 @@ caf::error not_running() {
 }
 
 // Numbers are not used twice: the stream may still know the consumer of an earlier worker.
-std::uint32_t next_number(const SupervisorState& state, const std::string& role) {
+std::uint32_t next_number(const SupervisorState& state, const std::string& kind) {
   const auto initial = std::ranges::count_if(
-      state.parts.workers, [&](const WorkerSpec& spec) { return spec.role == role; });
-  const auto last = state.last_added.find(role);
+      state.parts.workers, [&](const WorkerSpec& spec) { return spec.kind == kind; });
+  const auto last = state.last_added.find(kind);
   return last == state.last_added.end() ? static_cast<std::uint32_t>(initial) : last->second + 1;
 }
 
-caf::result<WorkerStatus> add_worker(Self self, const std::string& role) {
+caf::result<WorkerStatus> add_worker(Self self, const std::string& kind) {
   auto& state = self->state;
   if (state.phase != Phase::kRunning) {
     return not_running();
   }
   if (!state.parts.make_worker) {
-    return to_caf_error({Errc::kNotFound, "this run has no role " + role});
+    return to_caf_error({Errc::kNotFound, "this run has no workers of kind " + kind});
   }
   if (state.table.workers().size() >= state.deps.max_workers) {
     return to_caf_error(
         {Errc::kResourceExhausted,
          "the run has " + std::to_string(state.deps.max_workers) + " workers, the maximum"});
   }
-  const std::uint32_t number = next_number(state, role);
-  auto spec = state.parts.make_worker(role, number);
+  const std::uint32_t number = next_number(state, kind);
+  auto spec = state.parts.make_worker(kind, number);
   if (!spec.ok()) {
     return to_caf_error(spec.status());
   }
   const std::string name = spec.value().name;
-  state.last_added[role] = number;
-  state.added.push_back({name, role, number});
+  state.last_added[kind] = number;
+  state.added.push_back({name, kind, number});
   start_worker(self, std::move(spec).value());
   state.deps.log(name + " was added");
   return *state.table.find(name);
@@ -405,7 +405,7 @@ SupervisorActor::behavior_type supervisor(Self self, SupervisorDeps deps) {
         }
       },
       [self](atom::worked) { on_prepared(self); },
-      [self](atom::add, const std::string& role) { return add_worker(self, role); },
+      [self](atom::add, const std::string& kind) { return add_worker(self, kind); },
       [self](atom::drain, const std::string& name) { return drain_worker(self, name); },
       [self](atom::remove, const std::string& name) { return remove_worker(self, name); },
       [self](atom::status) { return WorkerList{self->state.table.workers()}; },

@@ -25,10 +25,10 @@ bool would_repeat(const Status& failure) {
          code == Errc::kResourceExhausted || code == Errc::kUnimplemented;
 }
 
-void WorkerTable::add(const std::string& name, const std::string& role, FailurePolicy policy,
+void WorkerTable::add(const std::string& name, const std::string& kind, FailurePolicy policy,
                       TimePoint now) {
   const bool added =
-      workers_.emplace(name, Worker{{name, role, WorkerState::kRunning, 0}, policy, now}).second;
+      workers_.emplace(name, Worker{{name, kind, WorkerState::kRunning, 0}, policy, now}).second;
   TIDEMILL_CHECK(added) << "two workers named " << name;
 }
 
@@ -43,10 +43,10 @@ void WorkerTable::restarted(const std::string& name, TimePoint now) {
   worker.started_at = now;
 }
 
-bool WorkerTable::is_last_of_role(const WorkerStatus& worker) const {
+bool WorkerTable::is_last_of_kind(const WorkerStatus& worker) const {
   return std::ranges::none_of(workers_, [&](const auto& entry) {
     const WorkerStatus& other = entry.second.status;
-    return other.role == worker.role && other.name != worker.name &&
+    return other.kind == worker.kind && other.name != worker.name &&
            other.state != WorkerState::kDraining;
   });
 }
@@ -56,8 +56,8 @@ Status WorkerTable::check_not_last(const std::string& name) const {
   if (worker == nullptr) {
     return {Errc::kNotFound, "the run has no worker " + name};
   }
-  if (is_last_of_role(*worker)) {
-    return invalid_argument(name + " is the last worker of its role: add another one first");
+  if (is_last_of_kind(*worker)) {
+    return invalid_argument(name + " is the last worker of its kind: add another one first");
   }
   return {};
 }
@@ -113,8 +113,8 @@ WorkerEnd WorkerTable::ended(const std::string& name, const Status& why, TimePoi
     return restart(worker, why, now);
   } else if (worker.policy == FailurePolicy::kFailRun) {
     return fails_run(why_it_ended(why).with_context(name));
-  } else if (is_last_of_role(worker.status)) {
-    return fails_run(why_it_ended(why).with_context(name + ", the last worker of its role"));
+  } else if (is_last_of_kind(worker.status)) {
+    return fails_run(why_it_ended(why).with_context(name + ", the last worker of its kind"));
   } else {
     end.note = name + " died and is dropped: " + why_it_ended(why).message();
   }

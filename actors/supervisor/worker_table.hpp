@@ -49,7 +49,7 @@ public:
   explicit WorkerTable(RestartLimits limits) : limits_(limits) {}
 
   /// Adds a worker that is running since `now`. Requires that its name is new.
-  void add(const std::string& name, const std::string& role, FailurePolicy policy, TimePoint now);
+  void add(const std::string& name, const std::string& kind, FailurePolicy policy, TimePoint now);
 
   /// Returns the worker of this name, or null.
   [[nodiscard]] const WorkerStatus* find(const std::string& name) const;
@@ -58,12 +58,12 @@ public:
   void restarted(const std::string& name, TimePoint now);
 
   /// Begins to drain a worker.
-  /// Errors: `kNotFound`; `kInvalidArgument` if no other worker of its role would be left;
+  /// Errors: `kNotFound`; `kInvalidArgument` if no other worker of its kind would be left;
   /// `kUnavailable` if it is not running.
   [[nodiscard]] Status drain(const std::string& name);
 
   /// Removes a worker, whatever its state.
-  /// Errors: `kNotFound`; `kInvalidArgument` if no other worker of its role would be left.
+  /// Errors: `kNotFound`; `kInvalidArgument` if no other worker of its kind would be left.
   [[nodiscard]] Status remove(const std::string& name);
 
   /// A running or draining worker has ended because of `why`. Returns what to do.
@@ -79,7 +79,7 @@ private:
     TimePoint started_at;
   };
 
-  [[nodiscard]] bool is_last_of_role(const WorkerStatus& worker) const;
+  [[nodiscard]] bool is_last_of_kind(const WorkerStatus& worker) const;
   [[nodiscard]] Status check_not_last(const std::string& name) const;
   [[nodiscard]] WorkerEnd restart(Worker& worker, const Status& why, TimePoint now) const;
 

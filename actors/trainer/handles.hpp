@@ -11,8 +11,8 @@
 
 namespace tidemill::actors {
 
-/// RUN OWNER: receives the summary of a trainer.
-using RunOwnerActor = caf::typed_actor<
+/// RUN LISTENER: receives the summary of a trainer.
+using RunListenerActor = caf::typed_actor<
     // Training is over and the last weights are committed.
     caf::reacts_to<atom::finish, RunSummary>>;
 

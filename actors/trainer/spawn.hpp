@@ -57,7 +57,7 @@ struct TrainerDeps {
   KeeperActor keeper;
   RecorderActor recorder;
   EvaluatorActor evaluator;  // null: none
-  RunOwnerActor owner;
+  RunListenerActor listener;
   std::shared_ptr<CommitStore> commits;
   WorkPort* commit_port = nullptr;  // writes commits; both ports outlive the trainer
   WorkPort* io_port = nullptr;      // frees weights that are no longer needed

@@ -174,7 +174,7 @@ protected:
     deps.commits = commits_;
     deps.prepare = [](const actors::RunOrigin&) { return std::shared_ptr<void>{}; };
     deps.spawn = [this](const actors::RunOrigin&, const std::shared_ptr<void>&,
-                        const actors::RunOwnerActor&) { return spawn_parts(); };
+                        const actors::RunListenerActor&) { return spawn_parts(); };
     deps.on_end = [this](Result<actors::RunSummary> result) { ends_.push_back(std::move(result)); };
     deps.log = [](const std::string&) {};
     deps.port = &port();
@@ -380,7 +380,7 @@ protected:
     options.max_concurrent = 100;
     options.total_steps = 10;
     keeper_ = keep(actors::spawn_keeper(
-        system(), {{{"device", keep(spawn_fake_device(system(), device_))}}, {}, options, {}}));
+        system(), {{{"device", keep(spawn_fake_device(system(), device_))}}, {}, options, {}, {}}));
     exit_ = exit_of(keeper_);
   }
   Reply<actors::Admission> admit(Duration wait) {
@@ -441,7 +441,7 @@ TEST_F(KeeperCadenceTest, InAFixedOrderAGroupThatLeavesKeepsItsSlots) {
   options.total_steps = 10;
   options.generation_order = actors::GenerationOrder::kFixed;
   keeper_ = keep(actors::spawn_keeper(
-      system(), {{{"device", keep(spawn_fake_device(system(), device_))}}, {}, options, {}}));
+      system(), {{{"device", keep(spawn_fake_device(system(), device_))}}, {}, options, {}, {}}));
   const auto all = ask<actors::Admission>(keeper_, atom::admit_v, actors::AdmissionRequest{9, 1s});
   drain();
   ASSERT_TRUE(all.ok());

@@ -18,6 +18,7 @@ namespace tidemill::test {
 namespace {
 
 using actors::DeviceRoster;
+using actors::DeviceState;
 using actors::DueLoad;
 using actors::GenerationOrder;
 
@@ -33,9 +34,9 @@ Loads begin(DeviceRoster& roster, bool may_load = true) {
 
 TEST(DeviceRoster, StartsWithAllDevicesServing) {
   DeviceRoster roster(GenerationOrder::kFree, 4, {"a", "b"});
-  EXPECT_EQ(roster.num_in_use(), 2U);
+  EXPECT_EQ(roster.num_serving(), 2U);
   EXPECT_EQ(roster.serving_step(), 4U);
-  EXPECT_EQ(roster.oldest_needed(), 5U) << "nothing is published that a device lacks";
+  EXPECT_EQ(roster.oldest_needed(), 4U) << "a device that joins would need it";
   EXPECT_EQ(begin(roster), Loads{});
 }
 
@@ -49,10 +50,10 @@ TEST(DeviceRoster, AFreeDeviceSkipsToTheNewestVersion) {
   roster.end_load(0);
   EXPECT_EQ(begin(roster), (Loads{{0, 3}}));
   EXPECT_EQ(roster.serving_step(), 0U);
-  EXPECT_EQ(roster.oldest_needed(), 3U) << "for the second device";
+  EXPECT_EQ(roster.oldest_needed(), 3U);
   roster.end_load(1);
   EXPECT_EQ(begin(roster), (Loads{{1, 3}}));
-  EXPECT_EQ(roster.oldest_needed(), 4U);
+  EXPECT_EQ(roster.oldest_needed(), 3U) << "a device that joins would need it";
   EXPECT_EQ(roster.serving_step(), 1U);
 }
 
@@ -61,11 +62,11 @@ TEST(DeviceRoster, AFixedOrderLoadsEveryVersionOnAllDevicesTogether) {
   roster.publish(1);
   roster.publish(2);
   EXPECT_EQ(begin(roster, false), Loads{});
-  EXPECT_EQ(roster.oldest_needed(), 1U);
+  EXPECT_EQ(roster.oldest_needed(), 0U) << "a device that joins would need it";
   EXPECT_EQ(begin(roster), (Loads{{0, 1}, {1, 1}}));
   roster.end_load(1);
   EXPECT_EQ(begin(roster), Loads{}) << "the first device is still switching";
-  EXPECT_EQ(roster.oldest_needed(), 2U);
+  EXPECT_EQ(roster.oldest_needed(), 1U);
   roster.end_load(0);
   EXPECT_EQ(begin(roster), (Loads{{0, 2}, {1, 2}}));
 }
@@ -90,18 +91,106 @@ TEST(DeviceRoster, WithoutADeviceTheServingStepStays) {
   roster.publish(3);
   begin(roster);
   EXPECT_TRUE(roster.quarantine(0, ""));
-  EXPECT_EQ(roster.num_in_use(), 0U);
+  EXPECT_EQ(roster.num_serving(), 0U);
   EXPECT_FALSE(roster.devices()[0].quarantine.empty());
   EXPECT_EQ(roster.serving_step(), 2U);
-  EXPECT_EQ(roster.oldest_needed(), 4U);
   EXPECT_EQ(begin(roster), Loads{});
 }
 
-// Versions never go back, no device loads two at a time, only needed versions are loaded, and a
-// roster whose loads all end serves the newest version.
+TEST(DeviceRoster, AFreeDeviceJoinsWithTheNewestVersion) {
+  DeviceRoster roster(GenerationOrder::kFree, 0, {"a"});
+  roster.publish(1);
+  roster.publish(2);
+  EXPECT_EQ(begin(roster), (Loads{{0, 2}}));
+  EXPECT_EQ(roster.join("b").value(), 1U);
+  EXPECT_EQ(roster.num_serving(), 1U) << "it has no weights yet";
+  EXPECT_EQ(begin(roster), (Loads{{1, 2}}));
+  EXPECT_EQ(begin(roster), Loads{});
+  roster.publish(3);
+  EXPECT_FALSE(roster.end_load(0)) << "it has joined before";
+  EXPECT_EQ(roster.serving_step(), 2U);
+  EXPECT_EQ(roster.status(1).state, DeviceState::kJoining);
+  EXPECT_TRUE(roster.end_load(1));
+  EXPECT_EQ(roster.status(1).state, DeviceState::kServing);
+  EXPECT_EQ(begin(roster), (Loads{{0, 3}, {1, 3}}));
+}
+
+TEST(DeviceRoster, AFixedOrderWaitsForADeviceThatJoins) {
+  DeviceRoster roster(GenerationOrder::kFixed, 4, {"a"});
+  roster.publish(5);
+  roster.publish(6);
+  EXPECT_EQ(begin(roster, false), Loads{});
+  ASSERT_TRUE(roster.join("b").ok());
+  EXPECT_EQ(begin(roster), (Loads{{1, 4}})) << "the version that the others serve";
+  EXPECT_EQ(begin(roster), Loads{}) << "the others wait";
+  roster.end_load(1);
+  EXPECT_EQ(begin(roster), (Loads{{0, 5}, {1, 5}}));
+  ASSERT_TRUE(roster.join("c").ok());
+  EXPECT_EQ(begin(roster), (Loads{{2, 5}})) << "the version that the others switch to";
+  roster.end_load(0);
+  roster.end_load(1);
+  EXPECT_EQ(roster.serving_step(), 5U);
+  EXPECT_EQ(begin(roster), Loads{});
+  EXPECT_FALSE(roster.end_load(2, /*accepted=*/false));
+  EXPECT_TRUE(roster.quarantine(2, "refused"));
+  EXPECT_EQ(begin(roster), (Loads{{0, 6}, {1, 6}})) << "nothing waits for a quarantined device";
+}
+
+TEST(DeviceRoster, ADeviceThatLeavesGetsVersionsUntilItHasLeft) {
+  DeviceRoster roster(GenerationOrder::kFixed, 0, {"a", "b"});
+  EXPECT_EQ(roster.leave("b").value(), 1U);
+  EXPECT_EQ(roster.num_serving(), 1U);
+  roster.publish(1);
+  EXPECT_EQ(begin(roster), (Loads{{0, 1}, {1, 1}})) << "its requests may wait for the version";
+  roster.end_load(0);
+  EXPECT_EQ(roster.serving_step(), 0U);
+  EXPECT_TRUE(roster.end_leave(1));
+  EXPECT_FALSE(roster.end_leave(1));
+  EXPECT_EQ(roster.serving_step(), 1U);
+  roster.publish(2);
+  EXPECT_EQ(begin(roster), (Loads{{0, 2}}));
+  EXPECT_EQ(roster.join("b").status().code(), Errc::kUnavailable) << "its load has not ended";
+  EXPECT_FALSE(roster.end_load(1));
+  EXPECT_EQ(roster.status(1).state, DeviceState::kLeft);
+  EXPECT_FALSE(roster.quarantine(1, "ended")) << "it may end";
+  EXPECT_EQ(roster.join("b").value(), 1U);
+  EXPECT_EQ(begin(roster), (Loads{{1, 2}}));
+  EXPECT_TRUE(roster.end_load(1));
+  EXPECT_EQ(roster.num_serving(), 2U);
+}
+
+TEST(DeviceRoster, RefusesDevicesThatCannotJoinOrLeave) {
+  DeviceRoster roster(GenerationOrder::kFree, 0, {"a"});
+  EXPECT_EQ(roster.join("").status().code(), Errc::kInvalidArgument);
+  EXPECT_EQ(roster.join("a").status().message(), "a: a device of this name is in the run");
+  EXPECT_EQ(roster.leave("z").status().code(), Errc::kNotFound);
+  EXPECT_EQ(roster.leave("a").status().code(), Errc::kInvalidArgument) << "no other one serves";
+  ASSERT_TRUE(roster.join("b").ok());
+  EXPECT_EQ(roster.leave("b").status().message(), "b is joining");
+  EXPECT_EQ(roster.leave("a").status().code(), Errc::kInvalidArgument) << "b does not serve yet";
+  begin(roster);
+  roster.end_load(1);
+  EXPECT_TRUE(roster.leave("a").ok());
+  EXPECT_EQ(roster.leave("a").status().message(), "a is leaving");
+  roster.end_leave(0);
+  EXPECT_EQ(roster.leave("a").status().code(), Errc::kNotFound);
+  EXPECT_TRUE(roster.quarantine(1, "broken"));
+  EXPECT_EQ(roster.join("b").status().message(), "b is quarantined: broken");
+  for (std::size_t i = 2; i < actors::kMaxDevices; ++i) {
+    ASSERT_TRUE(roster.join("device-" + std::to_string(i)).ok());
+  }
+  EXPECT_EQ(roster.join("one more").status().code(), Errc::kResourceExhausted);
+  EXPECT_TRUE(roster.join("a").ok()) << "it has been in the run before";
+}
+
+// Versions never go back, except that a device joins a free order with an older one. No device
+// loads two at a time, only needed versions are loaded, and a roster whose loads all end serves the
+// newest version.
 TEST(DeviceRoster, RandomHistoriesKeepTheInvariants) {
   int quarantined = 0;
   int loaded = 0;
+  int joined = 0;
+  int left = 0;
   for (std::uint64_t seed = 0; seed < 500; ++seed) {
     RandomStream random(seed, 5);
     const bool fixed = random.below(2) == 0;
@@ -116,26 +205,41 @@ TEST(DeviceRoster, RandomHistoriesKeepTheInvariants) {
         EXPECT_TRUE(switching.insert(device).second) << "two loads at a time";
         EXPECT_GE(step, needed);
         EXPECT_LE(step, newest);
-        EXPECT_GT(step, before[device].serving_step);
-        EXPECT_TRUE(!fixed || step == before[device].serving_step + 1);
+        if (before[device].state == DeviceState::kJoining) {
+          EXPECT_TRUE(fixed || step == newest);
+          EXPECT_TRUE(!fixed || step == roster.serving_step() || step == roster.serving_step() + 1);
+        } else {
+          EXPECT_GT(step, before[device].serving_step);
+          EXPECT_TRUE(!fixed || step == before[device].serving_step + 1);
+        }
         ++loaded;
       }
     };
     for (int event = 0; event < 60; ++event) {
       const std::uint64_t serving = roster.serving_step();
-      const std::size_t device = random.below(3);
-      const std::uint64_t choice = random.below(20);
+      const std::size_t device = random.below(roster.devices().size());
+      const std::string name = roster.status(device).name;
+      const std::uint64_t choice = random.below(24);
+      bool has_joined = false;
       if (choice < 6) {
         roster.publish(++newest);
       } else if (choice < 19) {
         if (switching.erase(device) == 1) {
-          roster.end_load(device);
+          has_joined = roster.end_load(device);
+          joined += has_joined ? 1 : 0;
         }
-      } else if (roster.num_in_use() > 1) {
+      } else if (choice < 21) {
+        static_cast<void>(roster.join(random.below(2) == 0 ? name : "d" + std::to_string(event)));
+      } else if (choice < 23) {
+        static_cast<void>(roster.leave(name));
+        left += random.below(2) == 0 && roster.end_leave(device) ? 1 : 0;
+      } else if (roster.num_serving() > 1) {
         quarantined += roster.quarantine(device, "broken") ? 1 : 0;
         switching.erase(device);
       }
-      EXPECT_GE(roster.serving_step(), serving);
+      if (fixed || !has_joined) {
+        EXPECT_GE(roster.serving_step(), serving);
+      }
       load_due();
     }
     for (int i = 0; i < 1000 && roster.serving_step() < newest; ++i) {
@@ -148,6 +252,8 @@ TEST(DeviceRoster, RandomHistoriesKeepTheInvariants) {
   }
   EXPECT_GT(quarantined, 100);
   EXPECT_GT(loaded, 1000);
+  EXPECT_GT(joined, 100);
+  EXPECT_GT(left, 100);
 }
 
 }  // namespace

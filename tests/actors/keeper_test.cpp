@@ -18,6 +18,8 @@ namespace tidemill::test {
 namespace {
 
 using actors::Admission;
+using actors::DeviceState;
+using actors::DeviceStatus;
 using actors::KeeperStatus;
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
@@ -45,6 +47,8 @@ protected:
     router_ = deps.router;
     deps.options = options_;
     deps.log = [this](const std::string& line) { log_.push_back(line); };
+    deps.weights.version = {0, options_.incarnation, options_.step};
+    deps.weights.base_digest = "at the start";
     keeper_ = keep(actors::spawn_keeper(system(), std::move(deps)));
     exit_ = exit_of(keeper_);
   }
@@ -78,6 +82,28 @@ protected:
     drain();
     EXPECT_TRUE(reply.ok());
     return reply.value();
+  }
+
+  // Asks to let the fake device join, under this name.
+  Reply<DeviceStatus> join(const std::string& name, const std::shared_ptr<FakeDevice>& device) {
+    other_handles_.push_back(keep(spawn_fake_device(system(), device)));
+    auto reply = ask<DeviceStatus>(keeper_, atom::join_v,
+                                   actors::join_request({name, other_handles_.back()}));
+    drain();
+    return reply;
+  }
+  Reply<DeviceStatus> leave(const std::string& name) {
+    auto reply = ask<DeviceStatus>(keeper_, atom::leave_v, name);
+    drain();
+    return reply;
+  }
+  // Sends a request through the router.
+  Reply<engines::RolloutResult> generate(std::uint64_t id) {
+    engines::RolloutRequest request;
+    request.id = {id};
+    auto reply = ask<engines::RolloutResult>(router_, atom::generate_v, request);
+    drain();
+    return reply;
   }
 
   actors::KeeperOptions options_;
@@ -392,6 +418,143 @@ TEST_F(KeeperTest, AFixedOrderWaitsForAllDevicesThatAreNotQuarantined) {
   EXPECT_EQ(load().step, 2U);
   EXPECT_EQ(load(*slow).step, 2U);
   EXPECT_TRUE(broken->loads.empty());
+}
+
+// -- join, leave ----------------------------------------------------------------------------------
+
+TEST_F(KeeperTest, ADeviceThatJoinsGetsTheNewestWeightsBeforeItsFirstRequest) {
+  start();
+  const auto late = std::make_shared<FakeDevice>();
+  const auto joined = join("late", late);
+  ASSERT_EQ(late->loads.size(), 1U);
+  EXPECT_EQ(late->loads.front().request.base_digest, "at the start");
+  EXPECT_EQ(status().devices.at(1).state, DeviceState::kJoining);
+  generate(1);
+  generate(2);
+  EXPECT_TRUE(late->generations.empty()) << "it has no weights yet";
+  publish(1);
+  EXPECT_EQ(late->loads.size(), 1U);
+  EXPECT_FALSE(joined.arrived());
+  EXPECT_EQ(load(*late).step, 0U);
+  ASSERT_TRUE(joined.ok());
+  EXPECT_EQ(joined.value().name, "late");
+  EXPECT_EQ(joined.value().state, DeviceState::kServing);
+  EXPECT_EQ(log_, std::vector<std::string>{"late has joined"});
+  EXPECT_EQ(load(*late).step, 1U) << "then it loads as all devices do";
+  generate(3);
+  EXPECT_EQ(late->generations.size(), 1U);
+  publish(2);
+  load();
+  const auto second = std::make_shared<FakeDevice>();
+  join("late-2", second);
+  EXPECT_EQ(load(*second).step, 2U) << "the newest version";
+}
+
+TEST_F(KeeperTest, AFixedOrderWaitsForADeviceThatJoins) {
+  options_.generation_order = actors::GenerationOrder::kFixed;
+  start();
+  const auto late = std::make_shared<FakeDevice>();
+  join("late", late);
+  admit(8);
+  record({4, 0, 0, 0});
+  publish(1);
+  EXPECT_TRUE(device_->loads.empty());
+  EXPECT_EQ(load(*late).step, 0U);
+  EXPECT_EQ(load().step, 1U);
+  EXPECT_EQ(load(*late).step, 1U);
+}
+
+TEST_F(KeeperTest, AJoiningDeviceThatRefusesItsWeightsIsQuarantinedAndNothingElse) {
+  options_.generation_order = actors::GenerationOrder::kFixed;
+  start();
+  const auto broken = std::make_shared<FakeDevice>();
+  const auto refused = join("late", broken);
+  take(broken->loads).fail({Errc::kCorruptData, "digest does not match"});
+  drain();
+  EXPECT_EQ(refused.status().message(), "loading new weights: digest does not match");
+  EXPECT_EQ(status().devices.at(1).state, DeviceState::kQuarantined);
+  EXPECT_EQ(join("late", broken).status().code(), Errc::kUnavailable);
+  const auto hangs = std::make_shared<FakeDevice>();
+  const auto late = join("late-2", hangs);
+  advance(6min);
+  EXPECT_EQ(late.status().code(), Errc::kTimeout);
+  const auto ends = std::make_shared<FakeDevice>();
+  const auto ended = join("late-3", ends);
+  kill(other_handles_.back());
+  EXPECT_THAT(ended.status().message(), HasSubstr("late-3 has ended"));
+  EXPECT_FALSE(exit_->has_value());
+  admit(8);
+  record({4, 0, 0, 0});
+  publish(1);
+  EXPECT_EQ(load().step, 1U);
+}
+
+TEST_F(KeeperTest, ADeviceThatLeavesEndsItsRequestsAndMayComeBack) {
+  const auto other = std::make_shared<FakeDevice>();
+  start_with({other});
+  generate(1);
+  const auto pending = generate(2);
+  const auto left = leave("device-1");
+  EXPECT_EQ(status().devices.at(1).state, DeviceState::kLeaving);
+  EXPECT_EQ(leave("device-1").status().code(), Errc::kUnavailable);
+  EXPECT_EQ(leave("device").status().code(), Errc::kInvalidArgument) << "no other one would serve";
+  publish(1);
+  EXPECT_EQ(load(*other).step, 1U) << "its request may wait for the version";
+  load();
+  generate(3);
+  EXPECT_EQ(other->generations.size(), 1U) << "it gets no more requests";
+  EXPECT_FALSE(left.arrived());
+  take(other->generations).reply({});
+  drain();
+  EXPECT_TRUE(pending.ok());
+  ASSERT_TRUE(left.ok());
+  EXPECT_EQ(left.value().state, DeviceState::kLeft);
+  publish(2);
+  EXPECT_TRUE(other->loads.empty());
+  kill(other_handles_.at(0));
+  EXPECT_FALSE(exit_->has_value());
+  EXPECT_EQ(status().devices.at(1).state, DeviceState::kLeft) << "it may end";
+  const auto again = std::make_shared<FakeDevice>();
+  const auto joined = join("device-1", again);
+  EXPECT_EQ(load(*again).step, 2U);
+  EXPECT_TRUE(joined.ok());
+  generate(4);
+  EXPECT_EQ(again->generations.size(), 1U);
+  EXPECT_EQ(log_, (std::vector<std::string>{"device-1 has left", "device-1 has joined"}));
+}
+
+TEST_F(KeeperTest, ADeviceThatDoesNotEndItsRequestsLeavesAfterTheDeadline) {
+  const auto other = std::make_shared<FakeDevice>();
+  start_with({other});
+  generate(1);
+  const auto pending = generate(2);
+  const auto left = leave("device-1");
+  advance(11min);
+  EXPECT_TRUE(left.ok());
+  EXPECT_EQ(pending.status().code(), Errc::kUnavailable);
+  EXPECT_EQ(other->cancelled, std::vector<SampleId>{{2}});
+}
+
+TEST_F(KeeperTest, ADeviceThatEndsWhileItLeavesIsQuarantined) {
+  const auto other = std::make_shared<FakeDevice>();
+  start_with({other});
+  generate(1);
+  generate(2);
+  const auto left = leave("device-1");
+  kill(other_handles_.at(0));
+  EXPECT_EQ(left.status().code(), Errc::kUnavailable);
+  EXPECT_EQ(left.count(), 1);
+  EXPECT_EQ(status().devices.at(1).state, DeviceState::kQuarantined);
+}
+
+TEST_F(KeeperTest, OnlyDevicesJoin) {
+  start();
+  const auto nothing =
+      ask<DeviceStatus>(keeper_, atom::join_v, actors::DeviceJoin{"late", nullptr});
+  drain();
+  EXPECT_EQ(nothing.status().code(), Errc::kInvalidArgument);
+  EXPECT_EQ(join("device", std::make_shared<FakeDevice>()).status().code(), Errc::kInvalidArgument);
+  EXPECT_EQ(leave("device-9").status().code(), Errc::kNotFound);
 }
 
 // -- waits ----------------------------------------------------------------------------------------

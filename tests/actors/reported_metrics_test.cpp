@@ -353,7 +353,7 @@ protected:
         std::make_shared<const std::vector<engines::TrainSequence>>(std::move(held_out));
     deps.training = keep(spawn_fake_device(system(), device_));
     deps.recorder = keep(spawn_fake_recorder(system(), recorder_));
-    deps.owner = keep(spawn_fake_owner(system(), std::make_shared<FakeOwner>()));
+    deps.listener = keep(spawn_fake_run_listener(system(), std::make_shared<FakeRunListener>()));
     deps.reader = std::make_shared<GrowingSequences>();
     deps.commits = std::make_shared<MemoryCommits>();
     deps.read_port = &port();

@@ -95,6 +95,25 @@ TEST_F(RewardWorkerTest, ADrainedWorkerScoresItsRowsAndEnds) {
   EXPECT_TRUE(stream_->leases.empty());
 }
 
+TEST_F(RewardWorkerTest, ADrainedWorkerLeavesRowsThatItsEngineHasNotGot) {
+  lease({row(0)});
+  lease({row(1)});  // waits until the work at the port is done
+  ASSERT_FALSE(stream_->leases.empty());
+  caf::anon_send(worker_, atom::drain_v);
+  drain();
+  ASSERT_EQ(stream_->nacks.size(), 1U);
+  EXPECT_EQ(stream_->nacks[0].release, storage::Release::kLeft);
+  EXPECT_EQ(stream_->nacks[0].rows.at(0).lease.row, SampleId{1});
+  lease({row(2)});  // the reply was on its way
+  ASSERT_EQ(stream_->nacks.size(), 2U);
+  EXPECT_EQ(stream_->nacks[1].release, storage::Release::kLeft);
+  EXPECT_TRUE(run_until([&] { return exit_->has_value(); }, 3));
+  EXPECT_TRUE((*exit_)->ok()) << (*exit_)->to_string();
+  ASSERT_EQ(stream_->acks.size(), 1U);
+  EXPECT_EQ(stream_->acks[0].rows.size(), 1U);
+  EXPECT_EQ(engine_->requests.size(), 1U);
+}
+
 TEST_F(RewardWorkerTest, WritesThePartsOfASumAfterIt) {
   engine_->parts = {1.0, -0.25};
   lease({row(0)});

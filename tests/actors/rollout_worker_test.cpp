@@ -111,19 +111,28 @@ TEST_F(RolloutWorkerTest, SendsEachPromptToTheDeviceWithItsOptions) {
   EXPECT_EQ(request.sampling.temperature, 0.5F);
 }
 
-TEST_F(RolloutWorkerTest, ADrainedWorkerFinishesItsRowsAndEnds) {
+TEST_F(RolloutWorkerTest, ADrainedWorkerFinishesItsRowsAndLeavesOthers) {
   lease({row(0)});
   caf::anon_send(worker_, atom::drain_v);
   drain();
-  lease({row(1)});  // the reply was on its way
+  lease({row(1), row(2)});  // the reply was on its way
   EXPECT_TRUE(stream_->leases.empty()) << "it asks for no more rows";
-  respond();
+  ASSERT_EQ(stream_->nacks.size(), 1U);
+  EXPECT_EQ(stream_->nacks[0].release, storage::Release::kLeft);
+  EXPECT_EQ(stream_->nacks[0].rows.size(), 2U);
+  EXPECT_EQ(device_->generations.size(), 1U);
   EXPECT_FALSE(exit_->has_value());
   respond();
   ASSERT_TRUE(exit_->has_value());
   EXPECT_TRUE((*exit_)->ok()) << (*exit_)->to_string();
-  EXPECT_EQ(stream_->acks.size(), 2U);
-  EXPECT_TRUE(stream_->nacks.empty());
+  EXPECT_EQ(stream_->acks.size(), 1U);
+}
+
+TEST_F(RolloutWorkerTest, ACancelledResponseIsNoFailureOfItsRow) {
+  lease({row(0)});
+  respond(FinishReason::kCancelled);
+  ASSERT_EQ(stream_->nacks.size(), 1U);
+  EXPECT_EQ(stream_->nacks[0].release, storage::Release::kLost);
 }
 
 TEST_F(RolloutWorkerTest, ADrainedWorkerWithoutRowsEndsWithTheReplyToItsRequest) {

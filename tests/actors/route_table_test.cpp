@@ -28,10 +28,10 @@ TEST(RouteTable, ChoosesTheFirstDeviceWithTheFewestRequests) {
   EXPECT_TRUE(table.end(routes[1].ticket));
   EXPECT_TRUE(table.end(routes[4].ticket));
   EXPECT_FALSE(table.end(routes[4].ticket)) << "it has ended";
-  EXPECT_EQ(table.num_held(1), 0U);
+  EXPECT_EQ(table.num_pending(1), 0U);
   EXPECT_EQ(table.begin({10}).value().device, 1U);
   EXPECT_EQ(table.begin({11}).value().device, 1U);
-  EXPECT_EQ(table.num_held(), 7U);
+  EXPECT_EQ(table.num_pending(), 7U);
 }
 
 TEST(RouteTable, ASecondRequestForASampleGoesToTheDeviceOfTheFirst) {
@@ -40,7 +40,7 @@ TEST(RouteTable, ASecondRequestForASampleGoesToTheDeviceOfTheFirst) {
   const Route second = table.begin({7}).value();
   EXPECT_EQ(second.device, first.device);
   EXPECT_NE(second.ticket, first.ticket);
-  EXPECT_EQ(table.num_held(first.device), 2U);
+  EXPECT_EQ(table.num_pending(first.device), 2U);
   EXPECT_TRUE(table.end(first.ticket));
   EXPECT_EQ(table.device_of({7}), second.device) << "the second is still in flight";
   EXPECT_TRUE(table.end(second.ticket));
@@ -57,7 +57,7 @@ TEST(RouteTable, AForgottenDeviceGivesUpItsRequestsAndGetsNoOthers) {
   EXPECT_FALSE(table.end(lost.ticket)) << "its reply comes too late";
   EXPECT_EQ(table.begin({2}).value().device, 0U);
   EXPECT_EQ(table.forget(0, "device is quarantined: digest").size(), 2U);
-  EXPECT_EQ(table.num_held(), 0U);
+  EXPECT_EQ(table.num_pending(), 0U);
   const auto none = table.begin({3});
   EXPECT_EQ(none.status().code(), Errc::kUnavailable);
   EXPECT_EQ(none.status().message(), "no device serves: device is quarantined: digest");
@@ -71,9 +71,34 @@ TEST(RouteTable, HoldsAtMostSoManyRequests) {
   EXPECT_TRUE(table.begin({2}).ok());
   const auto refused = table.begin({3});
   EXPECT_EQ(refused.status().code(), Errc::kUnavailable);
-  EXPECT_EQ(refused.status().message(), "the router holds 3 requests, the maximum");
+  EXPECT_EQ(refused.status().message(), "the router has 3 pending requests, the maximum");
   EXPECT_TRUE(table.end(first.ticket));
   EXPECT_TRUE(table.begin({3}).ok());
+}
+
+TEST(RouteTable, ADrainedDeviceEndsItsRequestsAndMayComeBack) {
+  RouteTable table(1, 100);
+  EXPECT_EQ(table.add(), 1U);
+  const Route kept = table.begin({1}).value();
+  const Route other = table.begin({2}).value();
+  EXPECT_EQ(other.device, 1U);
+  table.drain(1, "device-1 is leaving");
+  EXPECT_FALSE(table.drained(1));
+  EXPECT_EQ(table.begin({3}).value().device, 0U);
+  EXPECT_EQ(table.begin({2}).value().device, 1U) << "it ends the first request for this id";
+  EXPECT_EQ(table.end(other.ticket), 1U);
+  EXPECT_FALSE(table.drained(1));
+  EXPECT_EQ(table.end(4), 1U);
+  EXPECT_TRUE(table.drained(1));
+  table.restore(1);
+  EXPECT_TRUE(table.drained(1)) << "it is not forgotten yet";
+  EXPECT_TRUE(table.forget(1, "device-1 has left").empty());
+  table.drain(1, "again");
+  EXPECT_FALSE(table.drained(1)) << "it is forgotten";
+  EXPECT_EQ(table.begin({5}).value().device, 0U);
+  table.restore(1);
+  EXPECT_EQ(table.begin({6}).value().device, 1U);
+  EXPECT_EQ(table.end(kept.ticket), 0U);
 }
 
 // Every request ends exactly once, and the counts are those of a model.
@@ -110,13 +135,13 @@ TEST(RouteTable, RandomHistoriesMatchAModel) {
           held.erase(ticket);
         }
       }
-      EXPECT_EQ(table.num_held(), held.size());
+      EXPECT_EQ(table.num_pending(), held.size());
       for (std::size_t device = 0; device < 3; ++device) {
         std::size_t expected = 0;
         for (const auto& [ticket, of] : held) {
           expected += of == device ? 1 : 0;
         }
-        EXPECT_EQ(table.num_held(device), expected);
+        EXPECT_EQ(table.num_pending(device), expected);
       }
     }
   }

@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "actors/keeper/handles.hpp"
 #include "actors/router/spawn.hpp"
 #include "tests/support/actor_test.hpp"
 #include "tests/support/fake_actors.hpp"
@@ -137,6 +138,55 @@ TEST_F(RouterTest, AQuarantinedDeviceLosesItsRequestsAndGetsNoOthers) {
   EXPECT_TRUE(kept.ok());
 }
 
+TEST_F(RouterTest, ADeviceThatJoinsGetsRequests) {
+  start(1);
+  generate(0);
+  const auto late = std::make_shared<FakeDevice>();
+  const auto handle = keep(spawn_fake_device(system(), late));
+  caf::anon_send(router_, atom::join_v, actors::join_request({"late", handle}));
+  caf::anon_send(router_, atom::join_v, actors::join_request({"late", handles_[0]}));  // ignored
+  generate(1);
+  generate(2);
+  EXPECT_EQ(late->generations.size(), 1U);
+  EXPECT_EQ(devices_[0]->generations.size(), 2U);
+  kill(handle);
+  EXPECT_EQ(generate(3).count(), 0);
+  EXPECT_EQ(devices_[0]->generations.size(), 3U);
+}
+
+TEST_F(RouterTest, ADeviceThatLeavesEndsItsRequestsAndGetsNoOthers) {
+  start(2);
+  const auto first = generate(0);
+  const auto second = generate(1);
+  const auto left = ask<std::uint64_t>(router_, atom::leave_v, std::string("device-1"));
+  generate(2);
+  generate(3);
+  EXPECT_EQ(devices_[0]->generations.size(), 3U);
+  generate(1);
+  EXPECT_EQ(devices_[1]->generations.size(), 2U) << "it has a request of this id";
+  reply(1, FinishReason::kCancelled);
+  EXPECT_FALSE(left.arrived());
+  reply(1);
+  EXPECT_TRUE(second.ok());
+  EXPECT_EQ(left.value(), 1U);
+  const auto again = ask<std::uint64_t>(router_, atom::leave_v, std::string("device-1"));
+  const auto unknown = ask<std::uint64_t>(router_, atom::leave_v, std::string("device-9"));
+  drain();
+  EXPECT_EQ(again.value(), 0U);
+  EXPECT_EQ(unknown.value(), 0U);
+  caf::anon_send(router_, atom::join_v, actors::join_request({"device-1", handles_[1]}));
+  generate(4);
+  EXPECT_EQ(devices_[1]->generations.size(), 1U) << "it has come back";
+}
+
+TEST_F(RouterTest, ADeviceWithoutRequestsLeavesAtOnce) {
+  start(1);
+  const auto left = ask<std::uint64_t>(router_, atom::leave_v, std::string("device-0"));
+  drain();
+  EXPECT_EQ(left.value(), 0U);
+  EXPECT_EQ(generate(0).status().message(), "no device serves: device-0 has left");
+}
+
 // The promises of a terminated actor are never settled, so only the router can fail them.
 TEST_F(RouterTest, TheRequestsOfADeviceThatEndsFailAtOnce) {
   start(2);
@@ -153,7 +203,7 @@ TEST_F(RouterTest, TheRequestsOfADeviceThatEndsFailAtOnce) {
 }
 
 TEST_F(RouterTest, RefusesRequestsBeyondItsBound) {
-  deps_.max_held = 2;
+  deps_.max_pending = 2;
   start(1);
   generate(0);
   generate(1);

@@ -318,7 +318,7 @@ protected:
     deps.keeper = keep(spawn_fake_keeper(system(), std::make_shared<FakeKeeper>()));
     deps.recorder = keep(spawn_fake_recorder(system(), recorder_));
     deps.evaluator = keep(spawn_fake_evaluator(system(), evaluator_));
-    deps.owner = keep(spawn_fake_owner(system(), owner_));
+    deps.listener = keep(spawn_fake_run_listener(system(), listener_));
     deps.commits = commits_;
     deps.commit_port = &port();
     deps.io_port = &port();
@@ -353,7 +353,7 @@ protected:
   std::shared_ptr<FakeDevice> device_ = std::make_shared<FakeDevice>();
   std::shared_ptr<FakeRecorder> recorder_ = std::make_shared<FakeRecorder>();
   std::shared_ptr<FakeEvaluator> evaluator_ = std::make_shared<FakeEvaluator>();
-  std::shared_ptr<FakeOwner> owner_ = std::make_shared<FakeOwner>();
+  std::shared_ptr<FakeRunListener> listener_ = std::make_shared<FakeRunListener>();
   std::shared_ptr<MemoryCommits> commits_ = std::make_shared<MemoryCommits>();
   actors::TrainerActor trainer_;
   std::shared_ptr<std::optional<Status>> exit_;
@@ -443,8 +443,8 @@ TEST_F(RepeatedStepTest, WithAPatienceOfOneTheFirstEvaluationThatIsNotBetterEnds
   run_step(3);
   evaluated(0.5);  // as good as the one before
   ASSERT_TRUE(run_until([&] { return exit_->has_value(); }));
-  EXPECT_EQ(owner_->summaries.at(0).end, actors::RunEnd::kPlateau);
-  EXPECT_EQ(owner_->summaries.at(0).steps, 4U);
+  EXPECT_EQ(listener_->summaries.at(0).end, actors::RunEnd::kPlateau);
+  EXPECT_EQ(listener_->summaries.at(0).steps, 4U);
 }
 
 TEST_F(RepeatedStepTest, AnImprovementOfExactlyTheMinimumIsNotEnough) {
@@ -479,8 +479,8 @@ TEST_F(RepeatedStepTest, EveryStepMayLeaveAsManyGroupsUntrained) {
   ++stream_->counts.lost_groups;  // as many lost as filtered
   none();
   ASSERT_TRUE(run_until([&] { return exit_->has_value(); }));
-  EXPECT_EQ(owner_->summaries.at(0).end, actors::RunEnd::kNoSignal);
-  EXPECT_EQ(owner_->summaries.at(0).steps, 4U);
+  EXPECT_EQ(listener_->summaries.at(0).end, actors::RunEnd::kNoSignal);
+  EXPECT_EQ(listener_->summaries.at(0).steps, 4U);
 }
 
 // Reads sequences without an end.
@@ -505,7 +505,7 @@ TEST_F(RepeatedStepTest, EveryCommitOfASupervisedRunHoldsItsOwnPosition) {
   deps.commit_every = 1;
   deps.training = keep(spawn_fake_device(system(), device_));
   deps.recorder = keep(spawn_fake_recorder(system(), recorder_));
-  deps.owner = keep(spawn_fake_owner(system(), owner_));
+  deps.listener = keep(spawn_fake_run_listener(system(), listener_));
   deps.reader = std::make_shared<EndlessSequences>();
   deps.commits = commits_;
   deps.read_port = &port();

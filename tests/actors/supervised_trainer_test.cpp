@@ -55,7 +55,7 @@ protected:
     reader_->broken_from = broken_from_;
     device_handle_ = keep(spawn_fake_device(system(), device_));
     recorder_handle_ = keep(spawn_fake_recorder(system(), recorder_));
-    owner_handle_ = keep(spawn_fake_owner(system(), owner_));
+    listener_handle_ = keep(spawn_fake_run_listener(system(), listener_));
     actors::SupervisedDeps deps;
     deps.total_steps = total_steps_;
     deps.sequences_per_step = 2;
@@ -67,7 +67,7 @@ protected:
     deps.evaluated_step = evaluated_step_;
     deps.training = device_handle_;
     deps.recorder = recorder_handle_;
-    deps.owner = owner_handle_;
+    deps.listener = listener_handle_;
     deps.reader = reader_;
     deps.commits = commits_;
     deps.read_port = &read_port_;
@@ -144,11 +144,11 @@ protected:
   std::shared_ptr<Sequences> reader_;
   std::shared_ptr<FakeDevice> device_ = std::make_shared<FakeDevice>();
   std::shared_ptr<FakeRecorder> recorder_ = std::make_shared<FakeRecorder>();
-  std::shared_ptr<FakeOwner> owner_ = std::make_shared<FakeOwner>();
+  std::shared_ptr<FakeRunListener> listener_ = std::make_shared<FakeRunListener>();
   std::shared_ptr<MemoryCommits> commits_ = std::make_shared<MemoryCommits>();
   actors::DeviceActor device_handle_;
   actors::RecorderActor recorder_handle_;
-  actors::RunOwnerActor owner_handle_;
+  actors::RunListenerActor listener_handle_;
   actors::SupervisedTrainerActor trainer_;
   std::shared_ptr<std::optional<Status>> exit_;
 };
@@ -178,8 +178,8 @@ TEST_F(SupervisedTrainerTest, AfterTheLastStepItCommitsAndSendsItsSummary) {
   trained();
   EXPECT_TRUE(run_until([&] { return ended(); }));
   EXPECT_TRUE((*exit_)->ok());
-  EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kSteps);
-  EXPECT_EQ(owner_->summaries.at(0).steps, 3U);
+  EXPECT_EQ(listener_->summaries.at(0).end, RunEnd::kSteps);
+  EXPECT_EQ(listener_->summaries.at(0).steps, 3U);
   EXPECT_EQ(commits_->saves, 1);
   EXPECT_EQ(commits_->last->weights.version.step, 3U);
   EXPECT_EQ(commits_->last->data_position, 6U);
@@ -191,7 +191,7 @@ TEST_F(SupervisedTrainerTest, AResumedRunReadsTheDataThatComesNext) {
   EXPECT_EQ(reader_->draws, (std::vector<std::uint64_t>{4}));
   trained();
   EXPECT_TRUE(run_until([&] { return ended(); }));
-  EXPECT_EQ(owner_->summaries.at(0).steps, 3U);
+  EXPECT_EQ(listener_->summaries.at(0).steps, 3U);
 }
 
 TEST_F(SupervisedTrainerTest, DataThatEndsInsideABatchEndsTheRunWell) {
@@ -204,8 +204,8 @@ TEST_F(SupervisedTrainerTest, DataThatEndsInsideABatchEndsTheRunWell) {
   EXPECT_TRUE(run_until([&] { return ended(); }));
   EXPECT_TRUE((*exit_)->ok());
   EXPECT_TRUE(device_->jobs.empty());  // an incomplete batch is not trained on
-  EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kData);
-  EXPECT_EQ(owner_->summaries.at(0).steps, 2U);
+  EXPECT_EQ(listener_->summaries.at(0).end, RunEnd::kData);
+  EXPECT_EQ(listener_->summaries.at(0).steps, 2U);
   EXPECT_EQ(commits_->last->weights.version.step, 2U);
 }
 
@@ -217,8 +217,8 @@ TEST_F(SupervisedTrainerTest, DataThatEndsWithABatchEndsTheRunWell) {
   read_ahead();
   trained();
   EXPECT_TRUE(run_until([&] { return ended(); }));
-  EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kData);
-  EXPECT_EQ(owner_->summaries.at(0).steps, 2U);
+  EXPECT_EQ(listener_->summaries.at(0).end, RunEnd::kData);
+  EXPECT_EQ(listener_->summaries.at(0).steps, 2U);
 }
 
 TEST_F(SupervisedTrainerTest, StopFinishesTheCurrentStepCommitsAndEnds) {
@@ -227,8 +227,8 @@ TEST_F(SupervisedTrainerTest, StopFinishesTheCurrentStepCommitsAndEnds) {
   EXPECT_FALSE(ended());
   trained();
   EXPECT_TRUE(run_until([&] { return ended(); }));
-  EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kStopped);
-  EXPECT_EQ(owner_->summaries.at(0).steps, 1U);
+  EXPECT_EQ(listener_->summaries.at(0).end, RunEnd::kStopped);
+  EXPECT_EQ(listener_->summaries.at(0).steps, 1U);
   EXPECT_EQ(commits_->last->weights.version.step, 1U);
 }
 
@@ -245,8 +245,8 @@ TEST_F(SupervisedTrainerTest, AStopWhileACommitIsWrittenFinishesTheCurrentStep) 
   ASSERT_EQ(device_->jobs.size(), 1U);
   trained();
   EXPECT_TRUE(run_until([&] { return ended(); }));
-  EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kStopped);
-  EXPECT_EQ(owner_->summaries.at(0).steps, 2U);
+  EXPECT_EQ(listener_->summaries.at(0).end, RunEnd::kStopped);
+  EXPECT_EQ(listener_->summaries.at(0).steps, 2U);
   EXPECT_EQ(commits_->last->weights.version.step, 2U);
 }
 
@@ -257,7 +257,7 @@ TEST_F(SupervisedTrainerTest, AFurtherStopChangesNothing) {
   trained();
   stop();
   EXPECT_TRUE(run_until([&] { return ended(); }));
-  EXPECT_EQ(owner_->summaries.size(), 1U);
+  EXPECT_EQ(listener_->summaries.size(), 1U);
   EXPECT_EQ(commits_->saves, 1);
 }
 
@@ -268,7 +268,7 @@ TEST_F(SupervisedTrainerTest, AStoppedRunIgnoresUnreadableDataThatItWillNotUse) 
   trained();
   EXPECT_TRUE(run_until([&] { return ended(); }));
   EXPECT_TRUE((*exit_)->ok());
-  EXPECT_EQ(owner_->summaries.at(0).steps, 1U);
+  EXPECT_EQ(listener_->summaries.at(0).steps, 1U);
 }
 
 TEST_F(SupervisedTrainerTest, UnreadableDataEndsTheTrainerWithTheErrorOfTheReader) {
@@ -353,8 +353,8 @@ TEST_F(SupervisedTrainerTest, TheLowestLossIsTheBestAndInEveryCommit) {
   EXPECT_EQ(commits_->last->weights.base_digest, "step 3");
   EXPECT_EQ(commits_->last->best->step, 2U);
   EXPECT_EQ(commits_->last->best->num_worse, 1U);
-  EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kSteps);
-  EXPECT_EQ(owner_->summaries.at(0).weights.base_digest, "step 2");
+  EXPECT_EQ(listener_->summaries.at(0).end, RunEnd::kSteps);
+  EXPECT_EQ(listener_->summaries.at(0).weights.base_digest, "step 2");
 }
 
 TEST_F(SupervisedTrainerTest, APlateauEndsTheRun) {
@@ -368,7 +368,7 @@ TEST_F(SupervisedTrainerTest, APlateauEndsTheRun) {
   trained_to(0.45);  // lower, but by too little
   trained_to(0.41);
   EXPECT_TRUE(run_until([&] { return ended(); }));
-  const actors::RunSummary& summary = owner_->summaries.at(0);
+  const actors::RunSummary& summary = listener_->summaries.at(0);
   EXPECT_EQ(summary.end, RunEnd::kPlateau);
   EXPECT_EQ(summary.steps, 3U);
   EXPECT_EQ(summary.reason, "no evaluation since step 1 was better than 0.5 (2 in a row)");
@@ -387,8 +387,8 @@ TEST_F(SupervisedTrainerTest, AResumedRunContinuesFromTheBestOfItsCommit) {
   start(100, /*step=*/4);
   trained_to(0.375);
   EXPECT_TRUE(run_until([&] { return ended(); }));
-  EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kPlateau);
-  EXPECT_EQ(owner_->summaries.at(0).weights.base_digest, "of the commit");
+  EXPECT_EQ(listener_->summaries.at(0).end, RunEnd::kPlateau);
+  EXPECT_EQ(listener_->summaries.at(0).weights.base_digest, "of the commit");
 }
 
 TEST_F(SupervisedTrainerTest, ARunThatResumesAtAPlateauEnds) {
@@ -400,7 +400,7 @@ TEST_F(SupervisedTrainerTest, ARunThatResumesAtAPlateauEnds) {
   hold_out(2);
   start(100, /*step=*/5);
   EXPECT_TRUE(run_until([&] { return ended(); }));
-  EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kPlateau);
+  EXPECT_EQ(listener_->summaries.at(0).end, RunEnd::kPlateau);
   EXPECT_TRUE(device_->jobs.empty());
   EXPECT_EQ(commits_->saves, 0);
 }
@@ -414,7 +414,7 @@ TEST_F(SupervisedTrainerTest, AStopAbandonsTheEvaluation) {
   stop();
   scored(-1.0);
   EXPECT_TRUE(run_until([&] { return ended(); }));
-  EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kStopped);
+  EXPECT_EQ(listener_->summaries.at(0).end, RunEnd::kStopped);
   EXPECT_EQ(recorder_->records.back().kind, "train");
   EXPECT_EQ(commits_->last->weights.version.step, 1U);
   EXPECT_FALSE(commits_->last->best.has_value());

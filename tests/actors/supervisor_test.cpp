@@ -36,9 +36,9 @@ protected:
       return std::shared_ptr<void>{};
     };
     deps.spawn = [this](const RunOrigin& origin, const std::shared_ptr<void>& /*prepared*/,
-                        actors::RunOwnerActor owner) {
+                        actors::RunListenerActor listener) {
       spawned_from_ = origin;
-      return spawn_parts(std::move(owner));
+      return spawn_parts(std::move(listener));
     };
     deps.on_end = [this](Result<RunSummary> result) { ends_.push_back(std::move(result)); };
     deps.log = [this](const std::string& line) { log_.push_back(line); };
@@ -58,9 +58,9 @@ protected:
       return caf::behavior{[self](const caf::error& why) { self->quit(why); }};
     }));
   }
-  RunParts spawn_parts(actors::RunOwnerActor owner) {
+  RunParts spawn_parts(actors::RunListenerActor listener) {
     ++spawned_;
-    owner_ = std::move(owner);
+    listener_ = std::move(listener);
     parts_["trainer"] = spawn_part();
     parts_["stream"] = spawn_part();
     RunParts parts;
@@ -76,10 +76,10 @@ protected:
     for (std::uint32_t i = 0; i < num_helpers_; ++i) {
       parts.workers.push_back(helper(i));
     }
-    parts.make_worker = [this](const std::string& role,
+    parts.make_worker = [this](const std::string& kind,
                                std::uint32_t number) -> Result<actors::WorkerSpec> {
-      if (role != "helper") {
-        return Status(Errc::kNotFound, "no role " + role);
+      if (kind != "helper") {
+        return Status(Errc::kNotFound, "no kind " + kind);
       }
       return helper(number);
     };
@@ -131,7 +131,7 @@ protected:
     summary.end = how;
     summary.steps = 7;
     summary.reason = std::move(reason);
-    caf::anon_send(owner_, atom::finish_v, summary);
+    caf::anon_send(listener_, atom::finish_v, summary);
     drain();
     end("trainer", {});
   }
@@ -157,7 +157,7 @@ protected:
   RunOrigin origin_;        // of the last preparation
   RunOrigin spawned_from_;  // of the last spawn
   std::map<std::string, caf::actor> parts_;
-  actors::RunOwnerActor owner_;
+  actors::RunListenerActor listener_;
   std::vector<std::string> released_;
   std::vector<std::string> log_;
   std::vector<Result<RunSummary>> ends_;
@@ -337,7 +337,7 @@ TEST_F(SupervisorTest, AddSpawnsAWorkerThatLaterIncarnationsHaveToo) {
   const auto added = change(atom::add_v, "helper");
   ASSERT_TRUE(added.ok()) << added.status().to_string();
   EXPECT_EQ(added.value().name, "helper-1");
-  EXPECT_EQ(added.value().role, "helper");
+  EXPECT_EQ(added.value().kind, "helper");
   EXPECT_EQ(helpers_spawned_, (std::vector<std::string>{"helper-0", "helper-1"}));
   end("helper-1", {Errc::kInternal, "broken"});
   advance(200ms);

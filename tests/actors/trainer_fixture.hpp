@@ -27,7 +27,7 @@ protected:
     deps_.keeper = keep(spawn_fake_keeper(system(), keeper_));
     deps_.recorder = keep(spawn_fake_recorder(system(), recorder_));
     deps_.evaluator = keep(spawn_fake_evaluator(system(), evaluator_));
-    deps_.owner = keep(spawn_fake_owner(system(), owner_));
+    deps_.listener = keep(spawn_fake_run_listener(system(), listener_));
     deps_.commits = commits_;
     deps_.commit_port = &port();
     deps_.io_port = &port();
@@ -61,7 +61,7 @@ protected:
   std::shared_ptr<FakeKeeper> keeper_ = std::make_shared<FakeKeeper>();
   std::shared_ptr<FakeRecorder> recorder_ = std::make_shared<FakeRecorder>();
   std::shared_ptr<FakeEvaluator> evaluator_ = std::make_shared<FakeEvaluator>();
-  std::shared_ptr<FakeOwner> owner_ = std::make_shared<FakeOwner>();
+  std::shared_ptr<FakeRunListener> listener_ = std::make_shared<FakeRunListener>();
   std::shared_ptr<MemoryCommits> commits_ = std::make_shared<MemoryCommits>();
   actors::TrainerDeps deps_;
   actors::TrainerActor trainer_;

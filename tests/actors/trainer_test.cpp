@@ -37,7 +37,7 @@ protected:
     keeper_handle_ = keep(spawn_fake_keeper(system(), keeper_));
     recorder_handle_ = keep(spawn_fake_recorder(system(), recorder_));
     evaluator_handle_ = keep(spawn_fake_evaluator(system(), evaluator_));
-    owner_handle_ = keep(spawn_fake_owner(system(), owner_));
+    listener_handle_ = keep(spawn_fake_run_listener(system(), listener_));
     actors::TrainerDeps deps;
     deps.options = options_;
     deps.stream = stream_handle_;
@@ -46,7 +46,7 @@ protected:
     deps.keeper = keeper_handle_;
     deps.recorder = recorder_handle_;
     deps.evaluator = evaluator_handle_;
-    deps.owner = owner_handle_;
+    deps.listener = listener_handle_;
     deps.commits = commits_;
     deps.commit_port = &port();
     deps.io_port = &io_port_;
@@ -118,14 +118,14 @@ protected:
   std::shared_ptr<FakeKeeper> keeper_ = std::make_shared<FakeKeeper>();
   std::shared_ptr<FakeRecorder> recorder_ = std::make_shared<FakeRecorder>();
   std::shared_ptr<FakeEvaluator> evaluator_ = std::make_shared<FakeEvaluator>();
-  std::shared_ptr<FakeOwner> owner_ = std::make_shared<FakeOwner>();
+  std::shared_ptr<FakeRunListener> listener_ = std::make_shared<FakeRunListener>();
   std::shared_ptr<MemoryCommits> commits_ = std::make_shared<MemoryCommits>();
   actors::StreamActor stream_handle_;
   actors::DeviceActor device_handle_;
   actors::KeeperActor keeper_handle_;
   actors::RecorderActor recorder_handle_;
   actors::EvaluatorActor evaluator_handle_;
-  actors::RunOwnerActor owner_handle_;
+  actors::RunListenerActor listener_handle_;
   actors::TrainerActor trainer_;
   std::shared_ptr<std::optional<Status>> exit_;
 };
@@ -287,16 +287,16 @@ TEST_F(TrainerTest, AfterTheLastStepItCommitsAndSendsItsSummary) {
   run_step(0);
   EXPECT_EQ(commits_->saves, 0);
   run_step(1);
-  EXPECT_TRUE(owner_->summaries.empty());  // not before the commit is written
+  EXPECT_TRUE(listener_->summaries.empty());  // not before the commit is written
   EXPECT_TRUE(run_until([&] { return ended(); }));
   EXPECT_TRUE((*exit_)->ok());
   ASSERT_TRUE(commits_->last.has_value());
   EXPECT_EQ(commits_->last->weights.base_digest, "step 2");
   EXPECT_EQ(commits_->last->records.metrics_bytes, 2U);
-  ASSERT_EQ(owner_->summaries.size(), 1U);
-  EXPECT_EQ(owner_->summaries[0].end, RunEnd::kSteps);
-  EXPECT_EQ(owner_->summaries[0].steps, 2U);
-  EXPECT_EQ(owner_->summaries[0].weights.base_digest, "step 2");
+  ASSERT_EQ(listener_->summaries.size(), 1U);
+  EXPECT_EQ(listener_->summaries[0].end, RunEnd::kSteps);
+  EXPECT_EQ(listener_->summaries[0].steps, 2U);
+  EXPECT_EQ(listener_->summaries[0].weights.base_digest, "step 2");
 }
 
 TEST_F(TrainerTest, StopFinishesTheCurrentStepCommitsAndEnds) {
@@ -307,9 +307,9 @@ TEST_F(TrainerTest, StopFinishesTheCurrentStepCommitsAndEnds) {
   drain();
   trained();
   EXPECT_TRUE(run_until([&] { return ended(); }));
-  ASSERT_EQ(owner_->summaries.size(), 1U);
-  EXPECT_EQ(owner_->summaries[0].end, RunEnd::kStopped);
-  EXPECT_EQ(owner_->summaries[0].steps, 1U);
+  ASSERT_EQ(listener_->summaries.size(), 1U);
+  EXPECT_EQ(listener_->summaries[0].end, RunEnd::kStopped);
+  EXPECT_EQ(listener_->summaries[0].steps, 1U);
   EXPECT_EQ(commits_->last->weights.base_digest, "step 1");
 }
 
@@ -320,7 +320,7 @@ TEST_F(TrainerTest, StopBetweenStepsEndsWithTheNextReply) {
   drain();
   deliver_none();
   EXPECT_TRUE(run_until([&] { return ended(); }));
-  EXPECT_EQ(owner_->summaries.at(0).steps, 0U);
+  EXPECT_EQ(listener_->summaries.at(0).steps, 0U);
   EXPECT_EQ(commits_->saves, 0);  // nothing new to commit
 }
 
@@ -330,7 +330,7 @@ TEST_F(TrainerTest, ARunThatHasDoneAllItsStepsWasNotStopped) {
   run_step(1);  // the last commit is being written
   caf::anon_send(trainer_, atom::stop_v);
   EXPECT_TRUE(run_until([&] { return ended(); }));
-  EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kSteps);
+  EXPECT_EQ(listener_->summaries.at(0).end, RunEnd::kSteps);
 }
 
 TEST_F(TrainerTest, DataThatEndsEarlyEndsTheRunWell) {
@@ -339,8 +339,8 @@ TEST_F(TrainerTest, DataThatEndsEarlyEndsTheRunWell) {
   run_step(0);
   deliver_none(/*ended=*/true);
   EXPECT_TRUE(run_until([&] { return ended(); }));
-  EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kData);
-  EXPECT_EQ(owner_->summaries.at(0).steps, 1U);
+  EXPECT_EQ(listener_->summaries.at(0).end, RunEnd::kData);
+  EXPECT_EQ(listener_->summaries.at(0).steps, 1U);
   EXPECT_EQ(commits_->last->weights.base_digest, "step 1");
 }
 
@@ -357,11 +357,11 @@ TEST_F(TrainerTest, ARunWhoseGroupsAreAllFilteredEndsWithTheReason) {
   stream_->counts.filtered_groups = 6;  // three batches of two groups
   deliver_none();
   EXPECT_TRUE(run_until([&] { return ended(); }));
-  ASSERT_EQ(owner_->summaries.size(), 1U);
-  EXPECT_EQ(owner_->summaries[0].end, RunEnd::kNoSignal);
-  EXPECT_EQ(owner_->summaries[0].steps, 1U);
-  EXPECT_THAT(owner_->summaries[0].reason, HasSubstr("6 groups left untrained since step 1"));
-  EXPECT_THAT(owner_->summaries[0].reason, HasSubstr("rollout.temperature"));
+  ASSERT_EQ(listener_->summaries.size(), 1U);
+  EXPECT_EQ(listener_->summaries[0].end, RunEnd::kNoSignal);
+  EXPECT_EQ(listener_->summaries[0].steps, 1U);
+  EXPECT_THAT(listener_->summaries[0].reason, HasSubstr("6 groups left untrained since step 1"));
+  EXPECT_THAT(listener_->summaries[0].reason, HasSubstr("rollout.temperature"));
   EXPECT_EQ(commits_->last->weights.base_digest, "step 1");  // the trained weights are kept
 }
 
@@ -390,7 +390,7 @@ TEST_F(TrainerTest, ARunWhoseGroupsAllFailEndsAsAFailure) {
   EXPECT_EQ((*exit_)->code(), Errc::kUnavailable);
   EXPECT_THAT((*exit_)->message(), HasSubstr("6 groups left untrained since step 0"));
   EXPECT_THAT((*exit_)->message(), HasSubstr("reward: the program died"));
-  EXPECT_TRUE(owner_->summaries.empty());
+  EXPECT_TRUE(listener_->summaries.empty());
 }
 
 // -- commits --------------------------------------------------------------------------------------
@@ -494,7 +494,7 @@ TEST_F(TrainerTest, AStopDoesNotWaitForAnEvaluation) {
   drain();
   deliver_none();
   EXPECT_TRUE(run_until([&] { return ended(); }, 20));
-  EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kStopped);
+  EXPECT_EQ(listener_->summaries.at(0).end, RunEnd::kStopped);
 }
 
 TEST_F(TrainerTest, AStopIsPassedOnToAnEvaluatorThatIsAtWork) {
@@ -532,7 +532,7 @@ TEST_F(TrainerTest, AStopAbandonsTheEvaluationThatDelaysTheEnd) {
   EXPECT_EQ(commits_->saves, 0);
   caf::anon_send(trainer_, atom::stop_v);
   EXPECT_TRUE(run_until([&] { return ended(); }, 20));
-  EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kSteps);
+  EXPECT_EQ(listener_->summaries.at(0).end, RunEnd::kSteps);
 }
 
 // -- the best weights -----------------------------------------------------------------------------
@@ -556,7 +556,7 @@ TEST_F(TrainerTest, ATrainerThatKeepsTheBestWaitsForEachEvaluation) {
   evaluated(0.5);
   ASSERT_TRUE(run_until([&] { return ended(); }));
   EXPECT_EQ(recorder_->records.back().metrics.at("eval_best_step"), 2.0);
-  const actors::RunSummary& summary = owner_->summaries.at(0);
+  const actors::RunSummary& summary = listener_->summaries.at(0);
   EXPECT_EQ(summary.end, RunEnd::kSteps);
   EXPECT_EQ(summary.steps, 4U);
   EXPECT_EQ(summary.weights.base_digest, "step 2");
@@ -581,7 +581,7 @@ TEST_F(TrainerTest, APlateauEndsTheRun) {
   run_step(2);
   evaluated(0.6);
   ASSERT_TRUE(run_until([&] { return ended(); }));
-  const actors::RunSummary& summary = owner_->summaries.at(0);
+  const actors::RunSummary& summary = listener_->summaries.at(0);
   EXPECT_EQ(summary.end, RunEnd::kPlateau);
   EXPECT_EQ(summary.steps, 3U);
   EXPECT_EQ(summary.weights.base_digest, "step 3");  // the best is not kept
@@ -599,8 +599,8 @@ TEST_F(TrainerTest, AResumedRunContinuesFromTheBestOfItsCommit) {
   run_step(4);
   evaluated(0.7);
   ASSERT_TRUE(run_until([&] { return ended(); }));
-  EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kPlateau);
-  EXPECT_EQ(owner_->summaries.at(0).weights.base_digest, "of the commit");
+  EXPECT_EQ(listener_->summaries.at(0).end, RunEnd::kPlateau);
+  EXPECT_EQ(listener_->summaries.at(0).weights.base_digest, "of the commit");
 }
 
 TEST_F(TrainerTest, ARunThatResumesAtAPlateauEnds) {
@@ -612,7 +612,7 @@ TEST_F(TrainerTest, ARunThatResumesAtAPlateauEnds) {
   start(/*step=*/5);
   EXPECT_TRUE(stream_->leases.empty());
   ASSERT_TRUE(run_until([&] { return ended(); }));
-  const actors::RunSummary& summary = owner_->summaries.at(0);
+  const actors::RunSummary& summary = listener_->summaries.at(0);
   EXPECT_EQ(summary.end, RunEnd::kPlateau);
   EXPECT_EQ(summary.steps, 5U);
   EXPECT_EQ(summary.weights.base_digest, "of the commit");
@@ -656,8 +656,8 @@ TEST_F(TrainerTest, AStopAbandonsTheEvaluationThatDelaysTheStep) {
   run_step(0);
   caf::anon_send(trainer_, atom::stop_v);
   EXPECT_TRUE(run_until([&] { return ended(); }, 20));
-  EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kStopped);
-  EXPECT_EQ(owner_->summaries.at(0).weights.base_digest, "step 1");
+  EXPECT_EQ(listener_->summaries.at(0).end, RunEnd::kStopped);
+  EXPECT_EQ(listener_->summaries.at(0).weights.base_digest, "step 1");
 }
 
 TEST_F(TrainerTest, AStopDuringAStepPreventsFurtherEvaluations) {
@@ -706,7 +706,7 @@ TEST_F(TrainerTest, AnEvaluationMadeUpForAtTheEndIsCommitted) {
   ASSERT_TRUE(run_until([&] { return ended(); }));
   EXPECT_EQ(commits_->saves, 1);
   EXPECT_EQ(commits_->last->best->step, 4U);
-  EXPECT_EQ(owner_->summaries.back().end, RunEnd::kSteps);
+  EXPECT_EQ(listener_->summaries.back().end, RunEnd::kSteps);
 }
 
 TEST_F(TrainerTest, ABestWithoutWeightsIsDroppedIfWeightsMustBeKept) {
@@ -718,7 +718,7 @@ TEST_F(TrainerTest, ABestWithoutWeightsIsDroppedIfWeightsMustBeKept) {
   run_step(4);
   evaluated(0.25);
   ASSERT_TRUE(run_until([&] { return ended(); }));
-  EXPECT_EQ(owner_->summaries.at(0).weights.base_digest, "step 5");
+  EXPECT_EQ(listener_->summaries.at(0).weights.base_digest, "step 5");
 }
 
 // If it were recorded, the committed history would have it, but not the best evaluation of the
@@ -734,7 +734,7 @@ TEST_F(TrainerTest, AnAbandonedEvaluationIsNotRecorded) {
   ASSERT_TRUE(run_until([&] { return ended(); }));
   EXPECT_EQ(recorder_->records.back().kind, "train");
   EXPECT_FALSE(commits_->last->best.has_value());
-  EXPECT_EQ(owner_->summaries.at(0).weights.base_digest, "step 1");
+  EXPECT_EQ(listener_->summaries.at(0).weights.base_digest, "step 1");
 }
 
 // -- peers that fail, terminate, or never reply ---------------------------------------------------

@@ -24,9 +24,9 @@ protected:
   WorkerEnd end(const std::string& name, const Status& why = kBroken) {
     return table_.ended(name, why, now_);
   }
-  void add(const std::string& name, const std::string& role,
+  void add(const std::string& name, const std::string& kind,
            FailurePolicy policy = FailurePolicy::kRestart) {
-    table_.add(name, role, policy, now_);
+    table_.add(name, kind, policy, now_);
   }
   WorkerState state_of(const std::string& name) { return table_.find(name)->state; }
 
@@ -86,7 +86,7 @@ TEST_F(WorkerTableTest, APolicyDropsAWorkerUnlessItIsTheLastOfItsRole) {
   EXPECT_EQ(table_.find("rollout-0"), nullptr);
   const WorkerEnd last = end("rollout-1");
   EXPECT_EQ(last.action, Action::kFailRun);
-  EXPECT_EQ(last.failure.message(), "rollout-1, the last worker of its role: broken");
+  EXPECT_EQ(last.failure.message(), "rollout-1, the last worker of its kind: broken");
 }
 
 TEST_F(WorkerTableTest, ADrainedWorkerIsNotRestarted) {
@@ -121,7 +121,7 @@ TEST_F(WorkerTableTest, ARemovedWorkerIsForgottenWhateverItsState) {
   EXPECT_EQ(done.action, Action::kNone);
   EXPECT_EQ(done.note, "");
   EXPECT_EQ(table_.remove("rollout-2").message(),
-            "rollout-2 is the last worker of its role: add another one first");
+            "rollout-2 is the last worker of its kind: add another one first");
   EXPECT_EQ(table_.remove("rollout-9").code(), Errc::kNotFound);
   EXPECT_EQ(table_.workers().size(), 1U);
 }

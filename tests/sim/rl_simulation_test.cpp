@@ -41,6 +41,9 @@ TEST(RlSimulation, InvariantsHoldUnderFaultsForEverySeed) {
     EXPECT_GT(counts["appends_refused"], count / 50);
     EXPECT_GT(counts["loads_refused"], count / 10);
     EXPECT_GT(counts["quarantines"], count / 40);
+    EXPECT_GT(counts["devices_joined"], count / 10);
+    EXPECT_GT(counts["devices_left"], count / 50);
+    EXPECT_GT(counts["late_requests"], count);
     EXPECT_GT(counts["workers_added"], count / 10);
     EXPECT_GT(counts["workers_drained"], count / 100);
     EXPECT_GT(counts["workers_removed"], count / 100);
@@ -83,6 +86,40 @@ TEST(RlSimulation, ADeviceThatRefusesAVersionIsQuarantinedAndTheRunGoesOn) {
   }
 }
 
+// Devices come and go. Those that come have other weights at first, which generate nothing.
+TEST(RlSimulation, DevicesThatJoinAndLeaveChangeNoBit) {
+  std::uint64_t joined = 0;
+  std::uint64_t left = 0;
+  std::uint64_t late_requests = 0;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    SimulationOptions options;
+    options.steps = 8;
+    options.generation_order =
+        seed % 2 == 0 ? actors::GenerationOrder::kFree : actors::GenerationOrder::kFixed;
+    options.max_staleness = seed % 2 == 0 ? 0 : seed % 3;
+    options.eval_every = 2;
+    options.best.keep = true;
+    FaultOptions faults;
+    faults.seed = seed;
+    faults.max_hurry = std::chrono::milliseconds(250);
+    faults.late_devices = 3;
+    faults.device_leaves = 4;
+    const SimulationReport report = simulate(options, faults);
+    EXPECT_EQ(report.violations, std::vector<std::string>{}) << "seed " << seed;
+    EXPECT_EQ(report.end_error, "");
+    EXPECT_TRUE(report.calm);
+    EXPECT_EQ(report.rows_redelivered, 0U) << "a device that leaves ends its requests";
+    EXPECT_EQ(report.quarantines, 0U);
+    EXPECT_EQ(report.weights_digest, run_plain_loop(options).weights_digest) << "seed " << seed;
+    joined += report.devices_joined;
+    left += report.devices_left;
+    late_requests += report.late_requests;
+  }
+  EXPECT_GT(joined, 40U);
+  EXPECT_GT(left, 10U);
+  EXPECT_GT(late_requests, 400U);
+}
+
 // Workers come and go, but a synchronous run trains the same rows.
 TEST(RlSimulation, AddingDrainingAndRemovingWorkersChangesNoBit) {
   SimulationOptions options;
@@ -93,6 +130,7 @@ TEST(RlSimulation, AddingDrainingAndRemovingWorkersChangesNoBit) {
   std::uint64_t added = 0;
   std::uint64_t drained = 0;
   std::uint64_t removed = 0;
+  std::uint64_t left = 0;
   for (faults.seed = 1; faults.seed <= 10; ++faults.seed) {
     const SimulationReport report = simulate(options, faults);
     EXPECT_EQ(report.violations, std::vector<std::string>{});
@@ -100,6 +138,7 @@ TEST(RlSimulation, AddingDrainingAndRemovingWorkersChangesNoBit) {
     EXPECT_EQ(report.restarts, 0U);
     EXPECT_EQ(report.worker_deaths, 0U);
     EXPECT_EQ(report.weights_digest, run_plain_loop(options).weights_digest);
+    left += report.rows_left;
     added += report.workers_added;
     drained += report.workers_drained;
     removed += report.workers_removed;
@@ -107,6 +146,7 @@ TEST(RlSimulation, AddingDrainingAndRemovingWorkersChangesNoBit) {
   EXPECT_GT(added, 50U);
   EXPECT_GT(drained, 10U);
   EXPECT_GT(removed, 10U);
+  EXPECT_GT(left, 0U) << "no drained worker has left a row";
 }
 
 TEST(RlSimulation, ASeedReplaysExactly) {

@@ -28,6 +28,7 @@ constexpr std::uint64_t kCalm = 83;
 constexpr std::uint64_t kDevices = 84;
 constexpr std::uint64_t kLoads = 85;
 constexpr std::uint64_t kWorkerChanges = 86;
+constexpr std::uint64_t kLateDevices = 87;
 constexpr std::uint64_t kStopEvents = 1'500;  // stops fall within this many
 
 // Returns weights that are exact in binary, so that sums do not depend on their order.
@@ -145,6 +146,7 @@ private:
     counts["restarts"] += report.restarts;
     counts["worker_deaths"] += report.worker_deaths;
     counts["rows_redelivered"] += report.rows_redelivered;
+    counts["rows_left"] += report.rows_left;
     counts["stream_checks"] += report.stream_checks;
     counts["tokens_checked"] += report.tokens_checked;
     counts["rewards_checked"] += report.rewards_checked;
@@ -154,6 +156,10 @@ private:
     counts["appends_refused"] += report.appends_refused;
     counts["loads_refused"] += report.loads_refused;
     counts["quarantines"] += report.quarantines;
+    counts["runs_with_late_devices"] += faults_.late_devices > 0 ? 1 : 0;
+    counts["devices_joined"] += report.devices_joined;
+    counts["devices_left"] += report.devices_left;
+    counts["late_requests"] += report.late_requests;
     counts["workers_added"] += report.workers_added;
     counts["workers_drained"] += report.workers_drained;
     counts["workers_removed"] += report.workers_removed;
@@ -335,6 +341,11 @@ FaultOptions faults_of_seed(std::uint64_t seed) {
   RandomStream random(seed, kFirstFaults);
   FaultOptions faults;
   faults.seed = seed;
+  RandomStream late(seed, kLateDevices);
+  if (late.below(4) == 0) {
+    faults.late_devices = static_cast<std::uint32_t>(1 + late.below(3));
+    faults.device_leaves = static_cast<std::uint32_t>(late.below(4));
+  }
   if (is_calm(seed)) {
     faults.max_hurry = std::chrono::milliseconds(250);
     return faults;

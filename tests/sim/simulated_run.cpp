@@ -40,12 +40,14 @@ struct LoadFaults {
   std::uint64_t num_refused = 0;
 };
 
-// Refuses some loads, and passes all other calls to another engine.
+// Refuses some loads, counts requests, and passes all other calls to another engine.
 class RefusingLoads final : public engines::RolloutEngine {
 public:
-  RefusingLoads(std::unique_ptr<engines::RolloutEngine> inner, std::shared_ptr<LoadFaults> faults)
-      : inner_(std::move(inner)), faults_(std::move(faults)) {}
+  RefusingLoads(std::unique_ptr<engines::RolloutEngine> inner, std::shared_ptr<LoadFaults> faults,
+                std::uint64_t& num_requests)
+      : inner_(std::move(inner)), faults_(std::move(faults)), num_requests_(num_requests) {}
   Status submit(engines::RolloutRequest request, engines::RolloutSink& sink) override {
+    ++num_requests_;
     return inner_->submit(std::move(request), sink);
   }
   void cancel(SampleId id) override { inner_->cancel(id); }
@@ -65,6 +67,7 @@ public:
 private:
   std::unique_ptr<engines::RolloutEngine> inner_;
   std::shared_ptr<LoadFaults> faults_;
+  std::uint64_t& num_requests_;
 };
 
 struct OwnedEngines {
@@ -135,6 +138,14 @@ public:
     for (std::uint32_t i = 0; i < faults.worker_changes; ++i) {
       change_at_.insert(random_.below(kTypicalEvents));
     }
+    for (std::uint32_t i = 0; i < faults.late_devices; ++i) {
+      join_at_.insert(random_.below(kTypicalEvents));
+      late_ports_.push_back(
+          actors::make_simulated_work_port(world_.system(), latency_below(options.device_delay)));
+    }
+    for (std::uint32_t i = 0; i < faults.device_leaves; ++i) {
+      leave_at_.insert(random_.below(kTypicalEvents));
+    }
   }
 
   SimulationReport run() {
@@ -153,6 +164,12 @@ public:
       if (change_at_.contains(report_.events)) {
         change_workers(supervisor);
       }
+      if (join_at_.contains(report_.events)) {
+        add_device();
+      }
+      if (leave_at_.contains(report_.events)) {
+        remove_device();
+      }
       if (faults_.stop_at != 0 && faults_.stop_at == report_.events) {
         caf::anon_send(supervisor, atom::stop_v);
       }
@@ -167,6 +184,7 @@ public:
       commit_witness_.check_end(report_.steps, report_.weights_digest);
       report_.all_evaluated = commit_witness_.all_evaluated(report_.steps);
     }
+    end_late_devices();
     report_.commits_refused = commits_->num_refused();
     report_.appends_refused = append_faults_->num_refused;
     report_.rewards_refused = reward_faults_->num_refused;
@@ -196,7 +214,7 @@ private:
   }
 
   // Without an injected fault nothing restarts, and no row is delivered twice, but for a row that
-  // could not be scored.
+  // could not be scored or that a drained worker left.
   void check_calm() {
     report_.calm = faults_.max_hurry <= kCalmHurry && report_.kills == 0 &&
                    report_.commits_refused == 0 && report_.appends_refused == 0 &&
@@ -207,7 +225,7 @@ private:
     if (report_.restarts != 0 || report_.worker_deaths != 0) {
       violate("an actor has ended although no fault was injected");
     }
-    if (report_.rows_redelivered > report_.rewards_refused) {
+    if (report_.rows_redelivered > report_.rewards_refused + report_.rows_left) {
       violate("rows delivered again: " + std::to_string(report_.rows_redelivered) +
               ", but rewards refused: " + std::to_string(report_.rewards_refused));
     }
@@ -217,13 +235,15 @@ private:
     return [this](const std::string& what) { violate(what); };
   }
 
-  std::unique_ptr<engines::RolloutEngine> rollout_engine(const engines::Snapshot& weights) {
+  // Returns an engine that starts with `weights`, and counts its requests.
+  std::unique_ptr<engines::RolloutEngine> rollout_engine(const engines::Snapshot& weights,
+                                                         std::uint64_t& num_requests) {
     const engines::ReplayOptions replay = replay_options(options_);
     auto engine = std::make_unique<RefusingLoads>(
         options_.mix_versions ? make_mixing_rollout_engine(replay, weights)
                               : engines::make_replay_rollout_engine(replay, weights),
-        load_faults_);
-    return witness_.watch(std::move(engine), weights,
+        load_faults_, num_requests);
+    return witness_.watch(std::move(engine), weights_at_start_,
                           options_.mix_versions ? VersionWitness::Order::kOldestFirstInAResponse
                                                 : VersionWitness::Order::kNeverOlder);
   }
@@ -235,19 +255,20 @@ private:
                                     : engines::replay_initial_snapshot(options_.data_seed);
     auto owned = std::make_shared<OwnedEngines>();
     weights.version.incarnation = origin.incarnation;
+    weights_at_start_ = weights;
     const engines::ReplayOptions replay = replay_options(options_);
     owned->train = engines::make_replay_training_job(replay, weights);
-    owned->rollout = rollout_engine(weights);
+    owned->rollout = rollout_engine(weights, num_requests_);
     for (std::uint32_t i = 0; i < options_.servers; ++i) {
-      owned->servers.push_back(rollout_engine(weights));
+      owned->servers.push_back(rollout_engine(weights, num_requests_));
     }
     if (origin.commit.has_value()) {
       TIDEMILL_RETURN_IF_ERROR(owned->train->load(weights, origin.commit->optimizer));
     }
     auto opened = std::make_shared<RlEngines>();
-    opened->devices.push_back({owned->rollout.get(), owned->train.get(), nullptr, nullptr});
+    opened->training = {{owned->rollout.get(), nullptr, nullptr}, owned->train.get()};
     for (const auto& server : owned->servers) {
-      opened->devices.push_back({server.get(), nullptr, nullptr, nullptr});
+      opened->servers.push_back({server.get(), nullptr, nullptr});
     }
     opened->runtime = owned;
     last_step_ = weights.version.step;
@@ -267,6 +288,10 @@ private:
         ++report_.worker_deaths;
       } else if (line.find("is quarantined") != std::string::npos) {
         ++report_.quarantines;
+      } else if (line.find(" has joined") != std::string::npos) {
+        ++report_.devices_joined;
+      } else if (line.find(" has left") != std::string::npos) {
+        ++report_.devices_left;
       } else if (line.find(" was added") != std::string::npos) {
         ++report_.workers_added;
       } else if (line.find(" was drained") != std::string::npos) {
@@ -313,7 +338,7 @@ private:
     plan.owner.decide = [options = options_](std::span<const actors::GroupMember> group) {
       return simulated_decision(group, options);
     };
-    plan.rollout.make_loss =
+    plan.owner.make_loss =
         [](std::span<const engines::TrainSequence>) -> Result<std::unique_ptr<engines::TokenLoss>> {
       return std::unique_ptr<engines::TokenLoss>(std::make_unique<SimulatedLoss>());
     };
@@ -324,7 +349,7 @@ private:
     plan.owner.inspector = [this](const Status& status, const StreamStatus& counts) {
       check_stream(status, counts);
     };
-    plan.rollout.device_ports = {device_port_.get()};
+    plan.owner.device_port = device_port_.get();
     for (const auto& port : server_ports_) {
       plan.rollout.device_ports.push_back(port.get());
     }
@@ -364,6 +389,10 @@ private:
         report_.end_error = summary.status().to_string();
       }
     };
+    hooks.on_roster = [this](const actors::RosterActor& roster) {
+      end_late_devices();  // those of the incarnation before
+      roster_ = caf::actor_cast<caf::actor_addr>(roster);
+    };
     hooks.on_spawn = [this](RunParts& parts) {
       alive_.clear();
       for (const actors::CorePart& part : parts.core) {
@@ -372,9 +401,9 @@ private:
       for (actors::WorkerSpec& spec : parts.workers) {
         watch_worker(spec);
       }
-      parts.make_worker = [this, make = parts.make_worker](const std::string& role,
+      parts.make_worker = [this, make = parts.make_worker](const std::string& kind,
                                                            std::uint32_t number) {
-        auto spec = make(role, number);
+        auto spec = make(kind, number);
         if (spec.ok()) {
           watch_worker(spec.value());
         }
@@ -392,14 +421,52 @@ private:
     };
   }
 
+  // Starts a device with weights that the run does not have, and asks the run to let it join. If
+  // the run sent it a request before it has loaded the weights of the run, the witness would report
+  // the tokens.
+  void add_device() {
+    const auto roster = caf::actor_cast<actors::RosterActor>(roster_);
+    if (!roster || num_late_ == late_ports_.size()) {
+      return;
+    }
+    const auto engine = std::make_shared<std::unique_ptr<engines::RolloutEngine>>(rollout_engine(
+        engines::replay_initial_snapshot(options_.data_seed + 1000), report_.late_requests));
+    workflows::RolloutRoleOptions role;
+    role.device_ports = {late_ports_[num_late_].get()};
+    auto started = workflows::start_serving_devices(world_.system(), role,
+                                                    {{engine->get(), nullptr, nullptr}}, engine);
+    actors::ServingDevice device = started.devices.front();
+    device.name = "late-" + std::to_string(num_late_++);
+    alive_.push_back(caf::actor_cast<caf::actor_addr>(device.actor));
+    late_.push_back(alive_.back());
+    caf::anon_send(roster, atom::join_v, actors::join_request(device));
+  }
+
+  // The supervisor does not know devices that joined.
+  void end_late_devices() {
+    for (const caf::actor_addr& address : std::exchange(late_, {})) {
+      if (auto device = caf::actor_cast<caf::actor>(address)) {
+        caf::anon_send_exit(device, caf::exit_reason::kill);
+      }
+    }
+  }
+
+  // Asks a device to leave. The roster refuses what it cannot do.
+  void remove_device() {
+    const std::vector<std::string> names{"device", "device-1", "device-2", "late-0", "late-1"};
+    if (const auto roster = caf::actor_cast<actors::RosterActor>(roster_)) {
+      caf::anon_send(roster, atom::leave_v, names.at(random_.below(names.size())));
+    }
+  }
+
   // Adds, drains or removes a worker. The supervisor refuses what it cannot do.
   void change_workers(const actors::SupervisorActor& supervisor) {
-    const std::string role = std::vector{"rollout", "reward", "advantage"}.at(random_.below(3));
-    const std::string name = role + "-" + std::to_string(random_.below(4));
+    const std::string kind = std::vector{"rollout", "reward", "advantage"}.at(random_.below(3));
+    const std::string name = kind + "-" + std::to_string(random_.below(4));
     switch (random_.below(4)) {
       case 0: caf::anon_send(supervisor, atom::drain_v, name); break;
       case 1: caf::anon_send(supervisor, atom::remove_v, name); break;
-      default: caf::anon_send(supervisor, atom::add_v, role); break;
+      default: caf::anon_send(supervisor, atom::add_v, kind); break;
     }
   }
 
@@ -440,6 +507,7 @@ private:
       violate("more rows are live than may be in flight: " + std::to_string(counts.live));
     }
     report_.rows_redelivered = std::max(report_.rows_redelivered, counts.redelivered);
+    report_.rows_left = std::max(report_.rows_left, counts.returned.left);
   }
 
   // I2 (staleness) and I3 (versions) of every trained batch.
@@ -498,8 +566,15 @@ private:
   SimulationReport report_;
   bool ended_ = false;
   std::vector<caf::actor_addr> alive_;
+  std::vector<caf::actor_addr> late_;  // devices that joined
   std::multiset<std::uint64_t> kill_at_;
   std::set<std::uint64_t> change_at_;
+  std::multiset<std::uint64_t> join_at_;
+  std::set<std::uint64_t> leave_at_;
+  caf::actor_addr roster_;              // of this incarnation
+  engines::Snapshot weights_at_start_;  // of this incarnation
+  std::uint64_t num_requests_ = 0;      // of devices that did not join
+  std::size_t num_late_ = 0;            // devices that were started late
   std::shared_ptr<SimulatedDisk> disk_;
   std::shared_ptr<SimulatedCommits> commits_;
   std::shared_ptr<AppendFaults> append_faults_;
@@ -513,6 +588,7 @@ private:
   VirtualClock clock_{world_};
   std::unique_ptr<actors::WorkPort> device_port_;
   std::vector<std::unique_ptr<actors::WorkPort>> server_ports_;
+  std::vector<std::unique_ptr<actors::WorkPort>> late_ports_;
   std::unique_ptr<actors::WorkPort> io_port_;
   std::unique_ptr<actors::WorkPort> commit_port_;
   std::vector<std::unique_ptr<actors::WorkPort>> reward_ports_;

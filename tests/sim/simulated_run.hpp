@@ -61,6 +61,8 @@ struct FaultOptions {
   std::uint64_t seed = 0;            // also for the scheduler's choices
   std::uint32_t kills = 0;           // actors to kill, at random events
   std::uint32_t worker_changes = 0;  // workers to add, drain or remove, at random events
+  std::uint32_t late_devices = 0;    // devices that join, at random events
+  std::uint32_t device_leaves = 0;   // devices that are asked to leave, at random events
   std::uint32_t failed_commits = 0;  // commits that fail, at random
   std::uint32_t failed_records = 0;  // appends that stop half-way, at random
   std::uint32_t failed_loads = 0;    // new weights that a device refuses, at random
@@ -87,6 +89,7 @@ struct SimulationReport {
   std::uint32_t worker_deaths = 0;
   std::uint64_t rows_trained = 0;
   std::uint64_t rows_redelivered = 0;
+  std::uint64_t rows_left = 0;  // given back by workers that were drained
   std::uint64_t kills = 0;
   std::uint64_t rewards_refused = 0;  // samples that had no reward
   bool calm = false;                  // no fault was injected but for rewards
@@ -99,6 +102,9 @@ struct SimulationReport {
   std::uint64_t workers_added = 0;
   std::uint64_t workers_drained = 0;
   std::uint64_t workers_removed = 0;
+  std::uint64_t devices_joined = 0;
+  std::uint64_t devices_left = 0;
+  std::uint64_t late_requests = 0;   // that devices which joined were sent
   std::uint64_t quarantines = 0;     // of devices, while others were left
   std::uint64_t evaluations = 0;     // recorded
   bool all_evaluated = true;         // every evaluation that was due is committed

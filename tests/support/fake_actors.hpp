@@ -236,6 +236,8 @@ inline actors::KeeperActor spawn_fake_keeper(caf::actor_system& system,
   const auto handle =
       system.spawn([fake, deferred](KeeperActor::pointer self) -> KeeperActor::behavior_type {
         return {
+            [](atom::join, const DeviceJoin& request) { return DeviceStatus{request.name}; },
+            [](atom::leave, const std::string& name) { return DeviceStatus{name}; },
             [self, fake, deferred](atom::admit, AdmissionRequest& request) {
               auto promise = self->make_response_promise<Admission>();
               fake->admissions.push_back({request, promise, deferred});
@@ -312,15 +314,15 @@ inline actors::EvaluatorActor spawn_fake_evaluator(caf::actor_system& system,
   return with_deferred_replies(handle, deferred, atom::worked_v);
 }
 
-/// The run owner that a trainer reports to.
-struct FakeOwner {
+/// The run listener that a trainer reports to.
+struct FakeRunListener {
   std::vector<actors::RunSummary> summaries;
 };
 
-inline actors::RunOwnerActor spawn_fake_owner(caf::actor_system& system,
-                                              const std::shared_ptr<FakeOwner>& fake) {
+inline actors::RunListenerActor spawn_fake_run_listener(
+    caf::actor_system& system, const std::shared_ptr<FakeRunListener>& fake) {
   using namespace actors;  // NOLINT(google-build-using-namespace)
-  return system.spawn([fake](RunOwnerActor::pointer) -> RunOwnerActor::behavior_type {
+  return system.spawn([fake](RunListenerActor::pointer) -> RunListenerActor::behavior_type {
     return {[fake](atom::finish, RunSummary& summary) {
       fake->summaries.push_back(std::move(summary));
     }};

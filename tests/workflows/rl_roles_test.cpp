@@ -6,6 +6,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -46,7 +48,12 @@ protected:
     trained_ = engines::make_replay_rollout_engine({}, initial_);
     server_ = engines::make_replay_rollout_engine({}, initial_);
     train_ = engines::make_replay_training_job({}, initial_);
-    rollout_.device_ports = {&port(), &port()};
+    owner_.max_concurrent_rows = 100;
+    owner_.stream.group_size = 4;
+    owner_.device_port = &port();
+    owner_.io_port = &port();
+    owner_.commit_port = &port();
+    rollout_.device_ports = {&port()};
     rollout_.on_failure = FailurePolicy::kFailRun;
     rollout_.on_device_failure = FailurePolicy::kDrop;
     rollout_.worker.max_new_tokens = 4;
@@ -58,15 +65,19 @@ protected:
     };
     reward_.ports = {&port()};
   }
-  workflows::DeviceHandles devices() {
-    auto handles = workflows::start_devices(system(), rollout_,
-                                            {{trained_.get(), train_.get(), nullptr, nullptr},
-                                             {server_.get(), nullptr, nullptr, nullptr}},
-                                            nullptr);
-    for (const actors::CorePart& part : handles.core) {
+  workflows::TrainingDevice training_device() {
+    auto device = workflows::start_training_device(
+        system(), owner_, {{trained_.get(), nullptr, nullptr}, train_.get()}, nullptr);
+    keep(device.core.actor);
+    return device;
+  }
+  workflows::ServingDevices servers() {
+    auto devices = workflows::start_serving_devices(system(), rollout_,
+                                                    {{server_.get(), nullptr, nullptr}}, nullptr);
+    for (const actors::CorePart& part : devices.core) {
       keep(part.actor);
     }
-    return handles;
+    return devices;
   }
 
   engines::Snapshot initial_;
@@ -75,32 +86,67 @@ protected:
   std::unique_ptr<engines::TrainingJob> train_;
   std::shared_ptr<FakeRewardEngine> rewards_ = std::make_shared<FakeRewardEngine>();
   std::vector<std::optional<std::uint32_t>> made_for_;
+  workflows::OwnerRoleOptions owner_;
   workflows::RolloutRoleOptions rollout_;
   workflows::RewardRoleOptions reward_;
   std::shared_ptr<FakeStream> stream_ = std::make_shared<FakeStream>();
 };
 
-TEST_F(RolesTest, TheFirstDeviceTrainsAndTheOthersMayBeDropped) {
-  const auto handles = devices();
-  ASSERT_EQ(handles.core.size(), 2U);
-  EXPECT_EQ(handles.devices[0].name, "device");
-  EXPECT_EQ(handles.core[0].on_failure, FailurePolicy::kFailRun);
-  EXPECT_EQ(handles.devices[1].name, "device-1");
-  EXPECT_EQ(handles.core[1].on_failure, FailurePolicy::kDrop);
-  EXPECT_EQ(handles.training.address(), handles.devices[0].actor.address());
+// The handles that cross between the roles. A binding fails to compile if a struct gets another
+// member, and the assertions if a member changes its type: the other roles lease rows and serve,
+// but they neither train nor change what is in the stream.
+template <class Member, class T>
+constexpr bool is = std::is_same_v<Member, const T>;
+
+[[maybe_unused]] void only_consumers_and_servers_cross_between_roles() {
+  [[maybe_unused]] const auto& [rollout_stream, serving] = workflows::RolloutConnections();
+  static_assert(is<decltype(rollout_stream), actors::StreamConsumerActor>);
+  static_assert(is<decltype(serving), actors::ServingActor>);
+  [[maybe_unused]] const auto& [reward_stream] = workflows::RewardConnections();
+  static_assert(is<decltype(reward_stream), actors::StreamConsumerActor>);
+  [[maybe_unused]] const auto& [servers, run_listener] = workflows::OwnerConnections();
+  static_assert(is<decltype(servers), std::vector<actors::ServingDevice>>);
+  static_assert(is<decltype(run_listener), actors::RunListenerActor>);
+  [[maybe_unused]] const auto& [devices, core] = workflows::ServingDevices();
+  static_assert(is<decltype(devices), std::vector<actors::ServingDevice>>);
+  static_assert(is<decltype(core), std::vector<actors::CorePart>>);
+  [[maybe_unused]] const auto& [name, actor] = actors::ServingDevice();
+  static_assert(is<decltype(name), std::string>);
+  static_assert(is<decltype(actor), actors::ServingActor>);
+  [[maybe_unused]] const auto& [rollout, adapters, open_adapter] = workflows::ServingEngines();
+  static_assert(is<decltype(rollout), engines::RolloutEngine*>);
+  static_assert(is<decltype(adapters), engines::NamedAdapters*>);
+  static_assert(is<decltype(open_adapter), actors::OpenAdapter>);
+  [[maybe_unused]] const auto& [workers, worker, on_failure, on_device_failure, ports] =
+      workflows::RolloutRoleOptions();
+  static_assert(is<decltype(worker), actors::RolloutWorkerDeps>);
+  static_assert(is<decltype(ports), std::vector<actors::WorkPort*>>);
+}
+
+TEST_F(RolesTest, TheOwnersDeviceFailsTheRunAndDevicesThatOnlyServeMayBeDropped) {
+  const auto training = training_device();
+  EXPECT_EQ(training.serving.name, "device");
+  EXPECT_EQ(training.core.name, "device");
+  EXPECT_EQ(training.core.on_failure, FailurePolicy::kFailRun);
+  EXPECT_EQ(training.training.address(), training.serving.actor.address());
+  const auto serving = servers();
+  ASSERT_EQ(serving.core.size(), 1U);
+  EXPECT_EQ(serving.devices[0].name, "device-1");
+  EXPECT_EQ(serving.core[0].on_failure, FailurePolicy::kDrop);
+  EXPECT_EQ(serving.devices[0].actor.address(), serving.core[0].actor.address());
 }
 
 TEST_F(RolesTest, RolloutWorkersLeaseFromTheStreamAndGenerateWithTheServingActor) {
   const auto device = std::make_shared<FakeDevice>();
   const auto stream = keep(spawn_fake_stream(system(), stream_));
   rollout_.workers = 2;
-  const auto workers = workflows::start_rollout(
+  const auto workers = workflows::start_rollout_workers(
       system(), rollout_, {stream, keep(spawn_fake_device(system(), device))});
-  EXPECT_EQ(workers.role, "rollout");
+  EXPECT_EQ(workers.kind, "rollout");
   EXPECT_EQ(workers.initial, 2U);
   const actors::WorkerSpec spec = workers.make(3);
   EXPECT_EQ(spec.name, "rollout-3");
-  EXPECT_EQ(spec.role, "rollout");
+  EXPECT_EQ(spec.kind, "rollout");
   EXPECT_EQ(spec.on_failure, FailurePolicy::kFailRun);
   keep(spec.spawn());
   drain();
@@ -117,8 +163,8 @@ TEST_F(RolesTest, RolloutWorkersLeaseFromTheStreamAndGenerateWithTheServingActor
 
 TEST_F(RolesTest, EveryStartOfARewardWorkerMakesItsEngine) {
   const auto stream = keep(spawn_fake_stream(system(), stream_));
-  const auto workers = workflows::start_reward(system(), reward_, {stream});
-  EXPECT_EQ(workers.role, "reward");
+  const auto workers = workflows::start_reward_workers(system(), reward_, {stream});
+  EXPECT_EQ(workers.kind, "reward");
   const actors::WorkerSpec spec = workers.make(2);  // there are fewer ports than workers
   EXPECT_EQ(spec.name, "reward-2");
   EXPECT_EQ(spec.on_failure, FailurePolicy::kDrop);
@@ -133,9 +179,7 @@ TEST_F(RolesTest, EveryStartOfARewardWorkerMakesItsEngine) {
 
 // The prompt goes from the owner to a rollout worker, both devices, a reward worker and back.
 TEST_F(RolesTest, TheRolesWorkTogetherOverTheirHandles) {
-  workflows::OwnerRoleOptions options;
-  options.max_concurrent_rows = 100;
-  options.stream.group_size = 4;
+  workflows::OwnerRoleOptions& options = owner_;
   options.reader = std::make_shared<OnePrompt>();
   options.commits = std::make_shared<MemoryCommits>();
   std::size_t decided = 0;
@@ -144,11 +188,11 @@ TEST_F(RolesTest, TheRolesWorkTogetherOverTheirHandles) {
     return Result<actors::GroupDecision>(
         actors::GroupDecision{std::vector<float>(group.size(), 0.5F), ""});
   };
-  options.io_port = &port();
-  options.commit_port = &port();
-  const auto run_owner = keep(spawn_fake_owner(system(), std::make_shared<FakeOwner>()));
-  const auto owner = workflows::start_owner(system(), options, {devices(), run_owner}, {},
-                                            {initial_, nullptr, nullptr});
+  const auto run_listener =
+      keep(spawn_fake_run_listener(system(), std::make_shared<FakeRunListener>()));
+  workflows::OwnerState state{training_device(), initial_, nullptr, nullptr};
+  const auto owner = workflows::start_owner(system(), options, {servers().devices, run_listener},
+                                            {}, std::move(state));
   std::vector<std::string> names;
   for (const actors::CorePart& part : owner.core) {
     names.push_back(part.name);
@@ -156,8 +200,9 @@ TEST_F(RolesTest, TheRolesWorkTogetherOverTheirHandles) {
   }
   EXPECT_EQ(names, (std::vector<std::string>{"router", "keeper", "stream", "recorder", "source",
                                              "trainer"}));
-  const auto rollout = workflows::start_rollout(system(), rollout_, {owner.stream, owner.router});
-  const auto reward = workflows::start_reward(system(), reward_, {owner.stream});
+  const auto rollout =
+      workflows::start_rollout_workers(system(), rollout_, {owner.stream, owner.router});
+  const auto reward = workflows::start_reward_workers(system(), reward_, {owner.stream});
   keep(rollout.make(0).spawn());
   keep(reward.make(0).spawn());
   keep(owner.advantage.make(0).spawn());

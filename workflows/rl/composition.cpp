@@ -10,33 +10,43 @@ namespace {
 
 using namespace tidemill::actors;  // NOLINT(google-build-using-namespace): this file connects them
 
-// The workers of all roles, and how to make more of them.
-void add_workers(const std::vector<RoleWorkers>& roles, RunParts& parts) {
-  for (const RoleWorkers& role : roles) {
-    for (std::uint32_t number = 0; number < role.initial; ++number) {
-      parts.workers.push_back(role.make(number));
+// The workers of all kinds, and how to make more of them.
+void add_workers(const std::vector<WorkerFactory>& factories, RunParts& parts) {
+  for (const WorkerFactory& factory : factories) {
+    for (std::uint32_t number = 0; number < factory.initial; ++number) {
+      parts.workers.push_back(factory.make(number));
     }
   }
-  parts.make_worker = [roles](const std::string& name, std::uint32_t number) -> Result<WorkerSpec> {
-    for (const RoleWorkers& role : roles) {
-      if (role.role == name) {
-        return role.make(number);
+  parts.make_worker = [factories](const std::string& kind,
+                                  std::uint32_t number) -> Result<WorkerSpec> {
+    for (const WorkerFactory& factory : factories) {
+      if (factory.kind == kind) {
+        return factory.make(number);
       }
     }
-    return Status(Errc::kNotFound, "this run has no role " + name);
+    return Status(Errc::kNotFound, "this run has no workers of kind " + kind);
   };
 }
 
-RunParts compose(caf::actor_system& system, const RlPlan& plan, const RunOrigin& origin,
-                 const std::shared_ptr<RlEngines>& engines, RunOwnerActor run_owner) {
-  const DeviceHandles devices = start_devices(system, plan.rollout, engines->devices, engines);
-  const OwnerHandles owner = start_owner(system, plan.owner, {devices, std::move(run_owner)},
-                                         origin, std::exchange(engines->owner, {}));
+struct Incarnation {
   RunParts parts;
-  parts.core = devices.core;
+  RosterActor roster;
+};
+
+Incarnation compose(caf::actor_system& system, const RlPlan& plan, const RunOrigin& origin,
+                    const std::shared_ptr<RlEngines>& engines, RunListenerActor run_listener) {
+  OwnerState state = std::exchange(engines->owner, {});
+  state.device = start_training_device(system, plan.owner, engines->training, engines);
+  const ServingDevices servers =
+      start_serving_devices(system, plan.rollout, engines->servers, engines);
+  RunParts parts;
+  parts.core = {state.device.core};
+  parts.core.insert(parts.core.end(), servers.core.begin(), servers.core.end());
+  const OwnerHandles owner = start_owner(
+      system, plan.owner, {servers.devices, std::move(run_listener)}, origin, std::move(state));
   parts.core.insert(parts.core.end(), owner.core.begin(), owner.core.end());
-  add_workers({start_rollout(system, plan.rollout, {owner.stream, owner.router}),
-               start_reward(system, plan.reward, {owner.stream}), owner.advantage},
+  add_workers({start_rollout_workers(system, plan.rollout, {owner.stream, owner.router}),
+               start_reward_workers(system, plan.reward, {owner.stream}), owner.advantage},
               parts);
   parts.start = [source = owner.source, trainer = owner.trainer] {
     caf::anon_send(source, atom::start_v);
@@ -46,7 +56,7 @@ RunParts compose(caf::actor_system& system, const RlPlan& plan, const RunOrigin&
   parts.release = [stream = owner.stream](const std::string& name) {
     caf::anon_send(stream, atom::release_v, name);
   };
-  return parts;
+  return {std::move(parts), owner.roster};
 }
 
 }  // namespace
@@ -64,15 +74,19 @@ SupervisorActor spawn_rl_run(caf::actor_system& system, RlPlan plan, RlHooks hoo
     engines->owner.restored = std::move(restored);
     return std::shared_ptr<void>(std::move(engines));
   };
-  deps.spawn = [&system, shared, on_spawn = hooks.on_spawn](const RunOrigin& origin,
-                                                            const std::shared_ptr<void>& prepared,
-                                                            RunOwnerActor owner) {
-    RunParts parts = compose(system, *shared, origin, std::static_pointer_cast<RlEngines>(prepared),
-                             std::move(owner));
+  deps.spawn = [&system, shared, on_spawn = hooks.on_spawn, on_roster = hooks.on_roster](
+                   const RunOrigin& origin, const std::shared_ptr<void>& prepared,
+                   RunListenerActor listener) {
+    Incarnation incarnation =
+        compose(system, *shared, origin, std::static_pointer_cast<RlEngines>(prepared),
+                std::move(listener));
     if (on_spawn) {
-      on_spawn(parts);
+      on_spawn(incarnation.parts);
     }
-    return parts;
+    if (on_roster) {
+      on_roster(incarnation.roster);
+    }
+    return std::move(incarnation.parts);
   };
   deps.on_end = std::move(hooks.on_end);
   deps.log = shared->owner.log;

@@ -3,8 +3,8 @@
 // connected.
 //
 // Real, embedded and simulated runs differ only in the engines, ports, files and clocks in their
-// `RlPlan`. Between the roles cross only messages of stream consumers, of actors that serve and, in
-// one process, of the device that trains.
+// `RlPlan`. Between the roles cross only the messages of stream consumers, of actors that serve,
+// and of devices that join or leave. The supervisor starts and ends the actors of all roles.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +24,11 @@ namespace tidemill::workflows {
 
 /// The engines and record files of one incarnation, opened at its origin.
 struct RlEngines {
-  std::shared_ptr<void> runtime;       // keeps the engines alive
-  std::vector<DeviceEngines> devices;  // the first one trains
-  /// What the owner starts from, until it takes it. `spawn_rl_run` fills in the rows of the commit.
+  std::shared_ptr<void> runtime;  // keeps the engines alive
+  TrainingEngines training;
+  std::vector<ServingEngines> servers;  // of devices that only serve
+  /// What the owner starts from, until it takes it. `spawn_rl_run` fills in the rows of the commit
+  /// and the device.
   OwnerState owner;
 };
 
@@ -44,6 +46,10 @@ struct RlHooks {
   /// Called with the actors of every incarnation before they start. May wrap the functions that
   /// make and spawn workers. For simulation.
   std::function<void(actors::RunParts&)> on_spawn;
+  /// Called with the roster of every incarnation, which devices that serve may join and leave. Such
+  /// a device belongs to its caller: it is no part of the core, and if it ends, the run goes on
+  /// with the other devices.
+  std::function<void(const actors::RosterActor&)> on_roster;
   std::uint32_t first_incarnation = 0;
   std::uint32_t max_restarts = 3;
 };

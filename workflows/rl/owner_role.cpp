@@ -66,17 +66,16 @@ PromptSourceActor start_source(caf::actor_system& system, const OwnerRoleOptions
 }
 
 // Returns the parts that do not depend on other actors of the role.
-TrainerDeps trainer_deps(const OwnerRoleOptions& options, const OwnerConnections& connections,
-                         const RunOrigin& origin, engines::Snapshot weights) {
+TrainerDeps trainer_deps(const OwnerRoleOptions& options, const RunOrigin& origin,
+                         OwnerState& state) {
   TrainerDeps deps;
   deps.options = options.trainer;
-  deps.training = connections.devices.training;
-  deps.owner = connections.run_owner;
+  deps.training = state.device.training;
   deps.commits = options.commits;
   deps.commit_port = options.commit_port;
   deps.io_port = options.io_port;
   deps.reward_parts = options.reward_parts;
-  deps.weights = std::move(weights);
+  deps.weights = std::move(state.weights);
   if (origin.commit.has_value()) {
     deps.best = origin.commit->best;
     deps.evaluated_step = origin.commit->evaluated_step;
@@ -84,8 +83,8 @@ TrainerDeps trainer_deps(const OwnerRoleOptions& options, const OwnerConnections
   return deps;
 }
 
-RoleWorkers advantage_workers(caf::actor_system& system, const OwnerRoleOptions& options,
-                              const StreamConsumerActor& stream) {
+WorkerFactory advantage_workers(caf::actor_system& system, const OwnerRoleOptions& options,
+                                const StreamConsumerActor& stream) {
   AdvantageWorkerDeps deps;
   deps.stream = stream;
   deps.decide = options.decide;
@@ -102,18 +101,33 @@ RoleWorkers advantage_workers(caf::actor_system& system, const OwnerRoleOptions&
 
 }  // namespace
 
+TrainingDevice start_training_device(caf::actor_system& system, const OwnerRoleOptions& options,
+                                     const TrainingEngines& engines,
+                                     const std::shared_ptr<void>& runtime) {
+  DeviceDeps deps = serving_deps(engines.serving, runtime, options.device_port);
+  deps.train = engines.train;
+  deps.make_loss = options.make_loss;
+  deps.executor = options.executor;
+  const DeviceActor device = spawn_device(system, std::move(deps));
+  const std::string name = "device";
+  return {{name, device}, device, {name, caf::actor_cast<caf::actor>(device)}};
+}
+
 OwnerHandles start_owner(caf::actor_system& system, const OwnerRoleOptions& options,
                          const OwnerConnections& connections, const RunOrigin& origin,
                          OwnerState state) {
-  const std::vector<ServingDevice>& devices = connections.devices.devices;
+  std::vector<ServingDevice> devices{state.device.serving};
+  devices.insert(devices.end(), connections.servers.begin(), connections.servers.end());
   const StreamOrigin rows = state.restored != nullptr ? state.restored->origin : StreamOrigin{};
   OwnerHandles owner;
   RouterDeps router;
   router.devices = devices;
-  router.max_held = max_requests(options);
+  router.max_pending = max_requests(options);
   owner.router = spawn_router(system, std::move(router));
-  const KeeperActor keeper = spawn_keeper(
-      system, {devices, owner.router, keeper_options(options, state.weights, rows), options.log});
+  const KeeperActor keeper =
+      spawn_keeper(system, {devices, owner.router, keeper_options(options, state.weights, rows),
+                            options.log, state.weights});
+  owner.roster = keeper;
   SampleStreamOptions stream = options.stream;
   stream.incarnation = origin.incarnation;
   owner.stream =
@@ -123,7 +137,8 @@ OwnerHandles start_owner(caf::actor_system& system, const OwnerRoleOptions& opti
                options.observer, options.decode, options.io_port});
   const EvaluatorActor evaluator = start_evaluator(system, options, owner.router);
   owner.source = start_source(system, options, owner.stream, keeper, rows.next_draw);
-  TrainerDeps trainer = trainer_deps(options, connections, origin, std::move(state.weights));
+  TrainerDeps trainer = trainer_deps(options, origin, state);
+  trainer.listener = connections.run_listener;
   trainer.stream = owner.stream;
   trainer.serving = owner.router;
   trainer.keeper = keeper;

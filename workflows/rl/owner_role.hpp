@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The role "owner" of a reinforcement-learning run: the actors whose states form the run.
+// The role "owner" of a reinforcement-learning run: the actors whose states form the run, and the
+// device that trains. No other role gets a handle to train with.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,8 @@
 #include "actors/supervisor/spawn.hpp"
 #include "actors/trainer/spawn.hpp"
 #include "workflows/rl/reward_role.hpp"
-#include "workflows/rl/rollout_role.hpp"
+#include "workflows/rl/role_devices.hpp"
+#include "workflows/rl/worker_factory.hpp"
 
 namespace tidemill::workflows {
 
@@ -43,15 +45,33 @@ struct OwnerRoleOptions {
   /// Template of the evaluator. The role fills in handle, engine and port. None: no evaluation.
   std::optional<actors::EvaluatorDeps> evaluator;
   MakeRewardEngine make_reward;  // of the evaluator
+  // Of the device that trains.
+  actors::LossFactory make_loss;
+  engines::ExecutorOptions executor;
 
   // Ports. They must outlive the run.
+  actors::WorkPort* device_port = nullptr;  // of the device that trains
   actors::WorkPort* io_port = nullptr;      // reads data, writes records, prepares starts
   actors::WorkPort* commit_port = nullptr;  // writes commits, which take too long for `io_port`
   actors::WorkPort* eval_port = nullptr;
 };
 
+/// What a model's runtime offers to the device that trains. The runtime outlives the device.
+struct TrainingEngines {
+  ServingEngines serving;  // the device serves, too
+  engines::TrainingJob* train = nullptr;
+};
+
+/// The device that trains. The owner keeps it: other roles reach it through the owner's router.
+struct TrainingDevice {
+  actors::ServingDevice serving;
+  actors::TrainingActor training;
+  actors::CorePart core;  // the same device, for the supervisor
+};
+
 /// What one incarnation of the owner starts from.
 struct OwnerState {
+  TrainingDevice device;
   /// The weights that all devices hold. Their version carries the incarnation.
   engines::Snapshot weights;
   /// The record files, truncated to the marks of the origin.
@@ -60,25 +80,33 @@ struct OwnerState {
   std::shared_ptr<const actors::RestoredStream> restored;
 };
 
-/// What the owner sends messages to.
+/// What the owner sends messages to, in other roles and in the supervisor.
 struct OwnerConnections {
-  DeviceHandles devices;
-  actors::RunOwnerActor run_owner;  // receives the summary of the run
+  std::vector<actors::ServingDevice> servers;  // devices that only serve
+  actors::RunListenerActor run_listener;       // receives the summary of the run
 };
 
 /// The actors of the role.
 struct OwnerHandles {
   actors::StreamActor stream;
   actors::RouterActor router;
+  actors::RosterActor roster;
   actors::PromptSourceActor source;
   actors::TrainerActor trainer;
-  /// All of them, for the supervisor, with their names. Each holds handles only of those above it.
+  /// All of them but the device, for the supervisor. Each holds handles only of those above it.
   std::vector<actors::CorePart> core;
-  RoleWorkers advantage;  // the workers that decide about groups
+  WorkerFactory advantage;  // the workers that decide about groups
 };
 
-/// Starts the actors of the role, except for the supervisor, which has this function called for
-/// each incarnation.
+/// Starts the device that trains, named "device". `runtime` keeps the engines alive. The device
+/// needs no connection, so it starts before all other actors of a run.
+[[nodiscard]] TrainingDevice start_training_device(caf::actor_system& system,
+                                                   const OwnerRoleOptions& options,
+                                                   const TrainingEngines& engines,
+                                                   const std::shared_ptr<void>& runtime);
+
+/// Starts the other actors of the role, except for the supervisor, which has this function called
+/// for each incarnation.
 [[nodiscard]] OwnerHandles start_owner(caf::actor_system& system, const OwnerRoleOptions& options,
                                        const OwnerConnections& connections,
                                        const actors::RunOrigin& origin, OwnerState state);

@@ -13,7 +13,7 @@
 
 #include "actors/reward/spawn.hpp"
 #include "actors/stream/handles.hpp"
-#include "workflows/rl/role_workers.hpp"
+#include "workflows/rl/worker_factory.hpp"
 
 namespace tidemill::workflows {
 
@@ -41,7 +41,8 @@ struct RewardConnections {
 
 /// Returns the reward workers, for a supervisor to start. Every start of a worker makes a new
 /// reward engine.
-[[nodiscard]] RoleWorkers start_reward(caf::actor_system& system, const RewardRoleOptions& options,
-                                       const RewardConnections& connections);
+[[nodiscard]] WorkerFactory start_reward_workers(caf::actor_system& system,
+                                                 const RewardRoleOptions& options,
+                                                 const RewardConnections& connections);
 
 }  // namespace tidemill::workflows

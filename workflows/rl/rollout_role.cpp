@@ -10,35 +10,22 @@ namespace tidemill::workflows {
 
 using namespace tidemill::actors;  // NOLINT(google-build-using-namespace): this file connects them
 
-DeviceHandles start_devices(caf::actor_system& system, const RolloutRoleOptions& options,
-                            const std::vector<DeviceEngines>& engines,
-                            const std::shared_ptr<void>& runtime) {
-  DeviceHandles handles;
+ServingDevices start_serving_devices(caf::actor_system& system, const RolloutRoleOptions& options,
+                                     const std::vector<ServingEngines>& engines,
+                                     const std::shared_ptr<void>& runtime) {
+  ServingDevices devices;
   for (std::size_t i = 0; i < engines.size(); ++i) {
-    DeviceDeps deps;
-    deps.runtime = runtime;
-    deps.rollout = engines[i].rollout;
-    deps.train = engines[i].train;
-    deps.make_loss = options.make_loss;
-    deps.port = options.device_ports.at(i);
-    deps.executor = options.executor;
-    deps.adapters = engines[i].adapters;
-    deps.open_adapter = engines[i].open_adapter;
-    const DeviceActor device = spawn_device(system, std::move(deps));
-    const bool trains = engines[i].train != nullptr;
-    if (trains) {
-      handles.training = device;
-    }
-    const std::string name = i == 0 ? "device" : "device-" + std::to_string(i);
-    handles.devices.push_back({name, device});
-    handles.core.push_back({name, caf::actor_cast<caf::actor>(device),
-                            trains ? FailurePolicy::kFailRun : options.on_device_failure});
+    const ServingActor device =
+        spawn_device(system, serving_deps(engines[i], runtime, options.device_ports.at(i)));
+    const std::string name = "device-" + std::to_string(i + 1);
+    devices.devices.push_back({name, device});
+    devices.core.push_back({name, caf::actor_cast<caf::actor>(device), options.on_device_failure});
   }
-  return handles;
+  return devices;
 }
 
-RoleWorkers start_rollout(caf::actor_system& system, const RolloutRoleOptions& options,
-                          const RolloutConnections& connections) {
+WorkerFactory start_rollout_workers(caf::actor_system& system, const RolloutRoleOptions& options,
+                                    const RolloutConnections& connections) {
   RolloutWorkerDeps deps = options.worker;
   deps.stream = connections.stream;
   deps.serving = connections.serving;

@@ -166,14 +166,13 @@ Result<std::shared_ptr<RlEngines>> open_engines(const RlOptions& options, const 
   }
   OpenedRuntime runtime = std::move(opening).value();
   auto engines = std::make_shared<RlEngines>();
-  DeviceEngines device_engines;
-  device_engines.rollout = &runtime.runtime->rollout();
-  device_engines.train = runtime.runtime->policy_job();
-  device_engines.adapters = &runtime.runtime->adapters();
-  device_engines.open_adapter = [&config = opened.model.files.config](const std::string& path) {
+  ServingEngines& serving = engines->training.serving;
+  serving.rollout = &runtime.runtime->rollout();
+  serving.adapters = &runtime.runtime->adapters();
+  serving.open_adapter = [&config = opened.model.files.config](const std::string& path) {
     return engines::open_adapter(path, config);
   };
-  engines->devices = {std::move(device_engines)};
+  engines->training.train = runtime.runtime->policy_job();
   engines->owner.weights = std::move(runtime.weights);
   const std::shared_ptr<engines::ModelRuntime> device = std::move(runtime.runtime);
   engines->runtime = device;
@@ -205,9 +204,6 @@ RolloutRoleOptions rollout_role(const RlOptions& options, const RlRun& opened) {
   role.worker.max_new_tokens = options.rollout.max_new_tokens;
   role.worker.stop_ids = stop_ids(options, opened.model.files);
   role.worker.stop_strings = options.rollout.stop;
-  role.executor = executor_options(options);
-  role.make_loss = actors::make_policy_loss(loss_options(options));
-  role.device_ports = {opened.device_port.get()};
   return role;
 }
 
@@ -259,6 +255,9 @@ OwnerRoleOptions owner_role(const RlOptions& options, const RunEnvironment& run,
   if (!opened.eval_prompts.empty()) {
     role.evaluator = evaluator(options, opened);
   }
+  role.make_loss = actors::make_policy_loss(loss_options(options));
+  role.executor = executor_options(options);
+  role.device_port = opened.device_port.get();
   role.io_port = opened.io_port.get();
   role.commit_port = opened.commit_port.get();
   role.eval_port = opened.eval_port.get();

@@ -237,7 +237,7 @@ Result<std::shared_ptr<void>> prepare(const SftOptions& options, const SftRun& o
 actors::RunParts compose(const SftOptions& options, const SftRun& opened, const RunEnvironment& run,
                          const actors::RunOrigin& origin,
                          const std::shared_ptr<SftEngines>& engines,
-                         const actors::RunOwnerActor& owner) {
+                         const actors::RunListenerActor& listener) {
   actors::DeviceDeps device;
   device.runtime = engines;
   device.rollout = &engines->opened.runtime->rollout();
@@ -256,7 +256,7 @@ actors::RunParts compose(const SftOptions& options, const SftRun& opened, const 
       run.system,
       {engines->records, origin.commit.has_value() ? origin.commit->records : actors::RecordMarks{},
        run.observer, nullptr, opened.io_port.get()});
-  deps.owner = owner;
+  deps.listener = listener;
   deps.reader = opened.reader;
   deps.commits = run.commits;
   deps.read_port = opened.read_port.get();
@@ -303,9 +303,9 @@ Result<actors::RunSummary> run_sft(const SftOptions& options, const RunEnvironme
       return prepare(options, opened, run, origin);
     };
     deps.spawn = [&](const actors::RunOrigin& origin, const std::shared_ptr<void>& prepared,
-                     const actors::RunOwnerActor& owner) {
+                     const actors::RunListenerActor& listener) {
       return compose(options, opened, run, origin, std::static_pointer_cast<SftEngines>(prepared),
-                     owner);
+                     listener);
     };
     deps.on_end = std::move(on_end);
     deps.log = run.log;

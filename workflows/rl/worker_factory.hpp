@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a role of workers hands to the supervisor.
+// How the supervisor makes the workers of one kind.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 
 namespace tidemill::workflows {
 
-/// The workers of one role. The supervisor starts those with the numbers below `initial`, and may
-/// add others while the run goes on.
-struct RoleWorkers {
-  std::string role;
+/// Makes the workers of one kind. The supervisor starts those with the numbers below `initial`, and
+/// may add others while the run goes on.
+struct WorkerFactory {
+  std::string kind;
   std::uint32_t initial = 1;
   std::function<actors::WorkerSpec(std::uint32_t number)> make;
 };

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// The devices that a role starts, as the other roles and the supervisor see them.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <caf/fwd.hpp>
+
+#include "actors/device/spawn.hpp"
+#include "actors/supervisor/spawn.hpp"
+
+namespace tidemill::workflows {
+
+/// What a model's runtime offers to a device that serves. The runtime outlives the device.
+struct ServingEngines {
+  engines::RolloutEngine* rollout = nullptr;
+  engines::NamedAdapters* adapters = nullptr;  // null: requests name no adapters
+  actors::OpenAdapter open_adapter;
+};
+
+/// The devices with which a role serves others. Other roles get no other handles of them.
+struct ServingDevices {
+  std::vector<actors::ServingDevice> devices;
+  std::vector<actors::CorePart> core;  // the same devices, for the supervisor
+};
+
+/// Returns what a device needs that serves with `engines`, by work at `port`. `runtime` keeps the
+/// engines alive.
+[[nodiscard]] actors::DeviceDeps serving_deps(const ServingEngines& engines,
+                                              std::shared_ptr<void> runtime,
+                                              actors::WorkPort* port);
+
+}  // namespace tidemill::workflows
