@@ -218,6 +218,7 @@ private:
     }
   }
   void visit(std::string& /*text*/) {}
+  void visit(caf::strong_actor_ptr& /*handle*/) {}  // its fields are those of CAF
   template <class T>
   void visit(std::vector<T>& values) {
     ASSERT_FALSE(values.empty())
