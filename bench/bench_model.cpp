@@ -65,6 +65,7 @@ void set_room(const engines::ModelConfig& config, const BenchModelOptions& how,
   runtime.activation_bytes = std::max(runtime.activation_bytes, kLeastActivations);
   if (how.new_tokens == 0) {
     runtime.kv_bytes = std::max(runtime.kv_bytes, kLeastCache);
+    runtime.limits.rollout_rows = kStepTokens;
   }
 }
 

@@ -314,13 +314,20 @@ std::int64_t training_bytes(const ModelConfig& config, const RuntimeOptions& opt
                             const MemoryLoad& load, const TrainingRows& rows) {
   const WorkspaceRowBytes workspace =
       Transformer::workspace_bytes_per_row(config, WeightUse::kForwardAndBackward);
-  return rows.pass * (kept_row_bytes(config, options) + workspace.batch) +
-         rows.group * workspace.group +
-         // Without windows, a group may have the keys and values of all rows of the pass.
-         (options.window_tokens > 0 ? std::max(rows.group, rows.longest) : rows.pass) *
-             workspace.sequence +
-         Transformer::head_bytes(config, rows.pass, rows.group, rows.chunk) +
-         shared_prompt_bytes(config, load);
+  const PassLimits limits{.rows = rows.pass,
+                          .group_rows = rows.group,
+                          .chunk_rows = rows.chunk,
+                          .least_group_rows = group_rows(rows.pass, 0, {options.window_tokens})};
+  std::int64_t bytes = 0;
+  for (const auto& [pass, group] : Transformer::largest_passes(config, limits)) {
+    // Without windows, a group may have the keys and values of all rows of the pass.
+    const std::int64_t sequence =
+        options.window_tokens > 0 ? std::max(group, std::min(rows.longest, pass)) : pass;
+    bytes = std::max(bytes, pass * (kept_row_bytes(config, options) + workspace.batch) +
+                                group * workspace.group + sequence * workspace.sequence +
+                                Transformer::head_bytes(config, pass, group, rows.chunk));
+  }
+  return bytes + shared_prompt_bytes(config, load);
 }
 
 // Returns the memory that generation takes for the rows of an iteration.

@@ -80,4 +80,19 @@ std::int64_t Transformer::head_bytes(const ModelConfig& config, std::int64_t row
   return (own_logits + own_hidden) * static_cast<std::int64_t>(sizeof(float));
 }
 
+std::vector<Transformer::PassRows> Transformer::largest_passes(const ModelConfig& config,
+                                                               const PassLimits& limits) {
+  // Beyond these groups, the head borrows its logits, or its hidden rows, from the layers.
+  const std::int64_t own_logits =
+      (limits.chunk_rows * config.vocab_size - 1) / (3 * config.intermediate_size);
+  const std::int64_t own_hidden = limits.chunk_rows - 1;
+  std::vector<PassRows> passes;
+  for (const std::int64_t group : {limits.group_rows, own_logits, own_hidden}) {
+    const std::int64_t rows = std::clamp<std::int64_t>(group, 0, limits.group_rows);
+    // A smaller group than the least is a pass of its own.
+    passes.push_back({rows < limits.least_group_rows ? rows : limits.rows, rows});
+  }
+  return passes;
+}
+
 }  // namespace tidemill::engines

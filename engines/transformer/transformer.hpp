@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "engines/formats/model_config.hpp"
 #include "engines/ops/ops.hpp"
@@ -127,6 +128,9 @@ struct PassLimits {
   std::int64_t sequence_rows = 0;  // of the gradients of keys and values of one group
   std::int64_t prefix_rows = 0;    // of all prefixes of a batch
   std::int64_t chunk_rows = 0;     // that go through the head together
+  /// The least number of rows that go through a layer together, unless a batch has fewer. At most
+  /// `group_rows`, which is for the longest sequence.
+  std::int64_t least_group_rows = 0;
 };
 
 /// Runs one model architecture on one device. Weights are passed to each call, so one object with
@@ -236,6 +240,16 @@ public:
   [[nodiscard]] static std::int64_t head_bytes(const ModelConfig& config, std::int64_t rows,
                                                std::int64_t group,
                                                std::int64_t chunk_rows) noexcept;
+
+  /// The rows of a pass, and those of its largest group.
+  struct PassRows {
+    std::int64_t rows = 0;
+    std::int64_t group_rows = 0;
+  };
+  /// Returns training passes within `limits`, one of which needs the most memory of all. Most
+  /// buffers grow with the rows, but the head needs some only if a group has few rows (`head_bytes`).
+  [[nodiscard]] static std::vector<PassRows> largest_passes(const ModelConfig& config,
+                                                            const PassLimits& limits);
 
 private:
   std::unique_ptr<State> state_;

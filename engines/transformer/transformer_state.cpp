@@ -79,9 +79,9 @@ void PassBuffers::begin_backward(const BackwardBuffers::Rows& rows) {
 }
 
 // Returns the memory of one pass: the sum of what the calls above lend.
-std::int64_t PassBuffers::pass_bytes(const PassLimits& limits) {
-  const bool trains = limits.use == WeightUse::kForwardAndBackward;
-  begin_forward(limits.rows, limits.group_rows, trains || limits.keeps_rows);
+std::int64_t PassBuffers::pass_bytes(const PassLimits& pass) {
+  const bool trains = pass.use == WeightUse::kForwardAndBackward;
+  begin_forward(pass.rows, pass.group_rows, trains || pass.keeps_rows);
   if (!trains) {
     return memory.position();
   }
@@ -89,25 +89,22 @@ std::int64_t PassBuffers::pass_bytes(const PassLimits& limits) {
   constexpr std::int64_t kHeadBuffers = 7;
   constexpr std::int64_t kLine = 64;
   const std::int64_t of_head =
-      Transformer::head_bytes(config, limits.rows, limits.group_rows, limits.chunk_rows) +
-      4 * limits.rows * std::int64_t{sizeof(float)} + kHeadBuffers * kLine;
-  begin_backward({limits.rows, limits.group_rows, limits.sequence_rows, limits.prefix_rows});
+      Transformer::head_bytes(config, pass.rows, pass.group_rows, pass.chunk_rows) +
+      4 * pass.rows * std::int64_t{sizeof(float)} + kHeadBuffers * kLine;
+  begin_backward({pass.rows, pass.group_rows, pass.sequence_rows, pass.prefix_rows});
   return memory.position() + of_head;
 }
 
 std::int64_t PassBuffers::bytes_for(const PassLimits& limits) {
-  std::int64_t bytes = pass_bytes(limits);
-  // A pass over fewer rows needs less for its layers, but may need more for its head, whose logits
-  // then exceed the buffers that it could borrow. Most is needed by the largest such pass.
-  const std::int64_t last_own_logits =
-      limits.chunk_rows * config.vocab_size / (3 * config.intermediate_size);
-  for (const std::int64_t rows : {limits.rows, limits.chunk_rows, last_own_logits}) {
-    PassLimits smaller = limits;
-    smaller.rows = std::min(rows, limits.rows);
-    for (const std::int64_t group : {limits.group_rows, kWholeRows}) {
-      smaller.group_rows = std::min({group, limits.group_rows, smaller.rows});
-      bytes = std::max(bytes, pass_bytes(smaller));
-    }
+  if (limits.use != WeightUse::kForwardAndBackward) {
+    return pass_bytes(limits);
+  }
+  std::int64_t bytes = 0;
+  PassLimits pass = limits;
+  for (const auto& [rows, group] : Transformer::largest_passes(config, limits)) {
+    pass.rows = rows;
+    pass.group_rows = group;
+    bytes = std::max(bytes, pass_bytes(pass));
   }
   return bytes;
 }

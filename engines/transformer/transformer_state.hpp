@@ -195,7 +195,7 @@ struct PassBuffers {
   HeadBuffers head;
 
 private:
-  [[nodiscard]] std::int64_t pass_bytes(const PassLimits& limits);
+  [[nodiscard]] std::int64_t pass_bytes(const PassLimits& pass);
 };
 
 /// Everything that a `Transformer` keeps from one call to the next.

@@ -86,6 +86,21 @@ TEST_F(BenchProgramTest, ReportsNotesWithFigures) {
   EXPECT_LT(lines[1]["sampling_share"], 1.0);
 }
 
+// Figures that submit requests of several sizes, which the options of their model do not name.
+TEST_F(BenchProgramTest, MeasuresFiguresWhoseRequestsVary) {
+  std::vector<std::string> arguments{"engine", "--preset", "0.1m", "--repetitions", "1", "--json"};
+  for (const char* figure : {"prefill_512_bf16", "group_rollout", "multi_lora_16", "coserve_sum"}) {
+    arguments.insert(arguments.end(), {"--figure", figure});
+  }
+  const Outcome outcome = run(arguments);
+  ASSERT_EQ(outcome.code, kDone) << outcome.err;
+  ASSERT_EQ(outcome.lines().size(), 4U);
+  for (const auto& line : outcome.lines()) {
+    ASSERT_TRUE(line["value"].is_number()) << line.dump();
+    EXPECT_GT(line["value"], 0.0) << line.dump();
+  }
+}
+
 TEST_F(BenchProgramTest, PrintsNotesBelowTheFigure) {
   const Outcome outcome =
       run({"engine", "--preset", "0.1m", "--figure", "decode_b1_f32", "--repetitions", "1"});

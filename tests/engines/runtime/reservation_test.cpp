@@ -201,6 +201,46 @@ TEST_P(ReservationTest, TooLittleMemoryIsAStatusAtOpen) {
   EXPECT_TRUE(open_runtime(model_, options).ok());
 }
 
+// Returns a sequence of `num_tokens` tokens of which all but the first are targets.
+TrainSequence random_sequence(std::uint64_t id, const ModelConfig& model, std::int64_t num_tokens) {
+  TrainSequence sequence;
+  sequence.id = SampleId{id};
+  sequence.ids = sampling_request(id, model, num_tokens, 1).prompt_ids;
+  sequence.response_mask.assign(sequence.ids.size(), 1);
+  sequence.response_mask[0] = 0;
+  return sequence;
+}
+
+// The head of a pass needs logits of its own if few rows go through a layer together. The limits
+// allow more of them, but the batch below has no sequence that is so long.
+TEST(ReservedPassTest, BatchesOfShorterSequencesAllocateNothing) {
+  ModelFiles model;
+  model.config = small_config({});
+  model.config.vocab_size = 16384;  // 1,024 rows of logits at a time
+  model.config.intermediate_size = 6000;
+  model.config.num_layers = 1;
+  model.config.max_positions = 2048;
+  model.tensors = random_weights(model.config, 3);
+  RuntimeOptions options = small_options(model.config, Backend::kCpu, 2048, Training::kYes);
+  options.activation_bytes = std::int64_t{1} << 30U;
+  options.limits.rollout_rows = 1;
+  options.limits.train_rows = 1500;
+  options.limits.sequence_rows = 1400;
+  const auto runtime = open_runtime(model, options).value();
+  TrainingJob& job = *runtime->policy_job();
+  const std::int64_t before = runtime->device_use().num_allocations;
+  for (const std::int64_t longest : {1400, 1023, 932, 931}) {
+    std::vector<TrainSequence> batch;
+    for (std::int64_t rows = 1500; rows > 0; rows -= longest) {
+      batch.push_back(random_sequence(batch.size(), model.config, std::min(rows, longest)));
+    }
+    WeightedLoss loss;
+    ASSERT_TRUE(begin(job, batch, &loss).ok());
+    ASSERT_TRUE(run_to_end(job).ok());
+    EXPECT_EQ(runtime->device_use().num_allocations, before) << longest;
+  }
+}
+
 std::vector<ReservedKind> kinds() {
   std::vector<ReservedKind> all;
   for (const Backend backend : {Backend::kCpu, Backend::kReference, Backend::kGuarded}) {
