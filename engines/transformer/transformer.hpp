@@ -247,7 +247,7 @@ public:
     std::int64_t group_rows = 0;
   };
   /// Returns training passes within `limits`, one of which needs the most memory of all. Most
-  /// buffers grow with the rows, but the head needs its own only if groups are small (`head_bytes`).
+  /// buffers grow with the rows, but the head has its own only if groups are small (`head_bytes`).
   [[nodiscard]] static std::vector<PassRows> largest_passes(const ModelConfig& config,
                                                             const PassLimits& limits);
 
