@@ -22,8 +22,18 @@
 //  R2. Ordered accumulation. `linear_backward_weight`, `bias_backward`, `scale_columns_backward`,
 //      the gain gradient of `rms_norm_backward` and `embed_backward` add to their destination in
 //      row order. One call with rows [0, n) gives the same bits as a call with [0, k)
-//      followed by a call with [k, n).
+//      followed by a call with [k, n), if k is a multiple of the step that the backend declares
+//      (`BackendTraits::row_sum_step`). For per-head norms, k counts tokens, each of several rows.
+//      Backends on the processor add row by row: their step is 1, so every k is possible. A backend
+//      with a larger step S may add up rows [0, S), [S, 2S) and so on of a call, each in one fixed
+//      order, before it adds them to the destination.
 //  R3. Thread independence. The number of worker threads never changes a bit.
+//
+// Sequences start at any row of a batch, so with a step S > 1 most cuts between sequences are not
+// at multiples of it. Model code then passes the rows of each sequence to these operations in calls
+// of their own, and cuts sequences at multiples of S from their first row
+// (engines/transformer/backward_groups.hpp). Gradients therefore do not depend on the split into
+// micro-batches with any step.
 //
 // Number formats:
 //
@@ -179,6 +189,8 @@ public:
 
   /// Returns the device description that a run prints, e.g. "cpu (AVX-512 BF16)".
   [[nodiscard]] virtual std::string_view description() const noexcept = 0;
+  /// Returns the traits of the backend, which do not change.
+  [[nodiscard]] virtual BackendTraits traits() const noexcept = 0;
 
   // -- memory ----------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ namespace {
 class GuardedBackend final : public BackendFactory {
 public:
   std::string_view name() const noexcept override { return "guarded"; }
+  BackendTraits traits() const noexcept override { return cpu_backend().traits(); }
   Result<std::unique_ptr<Ops>> open(Workers& workers, const DeviceSize& size) const override {
     TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<host::Ops> ops, make_cpu_host_ops(workers));
     return size.limit > 0 ? make_guarded_ops(std::move(ops), host::Execution::kDeferred, size.limit)

@@ -108,6 +108,7 @@ public:
   [[nodiscard]] std::string_view description() const noexcept override {
     return ops_->description();
   }
+  [[nodiscard]] BackendTraits traits() const noexcept override { return ops_->traits(); }
 
   // -- memory ------------------------------------------------------------------------------------
 

@@ -72,6 +72,7 @@ public:
   [[nodiscard]] std::string_view description() const noexcept override {
     return ops_->description();
   }
+  [[nodiscard]] BackendTraits traits() const noexcept override { return ops_->traits(); }
   [[nodiscard]] DeviceMemory& memory() noexcept override { return ops_->memory(); }
   [[nodiscard]] ScratchStack& scratch() noexcept override { return ops_->scratch(); }
   [[nodiscard]] Status synchronize() override { return ops_->synchronize(); }
