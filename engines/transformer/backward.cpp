@@ -41,7 +41,7 @@ public:
         gradients_(gradients),
         adapter_(plan.adapter_runs.empty() ? nullptr : plan.adapter_runs.front().adapter),
         num_rows_(static_cast<std::int64_t>(plan.positions.size())),
-        groups_(plan_groups(plan, options.window_tokens)),
+        groups_(plan_groups(plan, {options.window_tokens, ops_.traits().row_sum_step})),
         lists_(prepare(state, ids)),
         prefixes_(plan, b_.prefix_dkey, b_.prefix_dvalue, options.carried, ops_) {
     state.begin_backward(rows_of(plan, groups_));
