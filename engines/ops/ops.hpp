@@ -119,12 +119,10 @@ struct LinearTerm {
   std::int64_t first_output = 0;
 };
 
-/// Describes a low-rank product on consecutive rows of a batch: scale * (B (A x) + c). A and B are
-/// prepared in f32.
+/// Describes the low-rank product of an adapter: scale * (B (A x) + c). A and B are prepared in
+/// f32.
 struct LowRankTerm {
-  std::int64_t first_row = 0;
-  std::int64_t num_rows = 0;
-  const PreparedWeight* a = nullptr;  // (R, I)
+  const PreparedWeight* a = nullptr;  // (R, I); null: the adapter has no product
   const PreparedWeight* b = nullptr;  // (O, R)
   float scale = 0.0F;
   ConstVector scaled_c;  // (O), scale * c; may be empty
@@ -306,11 +304,12 @@ public:
   /// Adds the rows of dy (T, O) to dbias (O), row by row (R2).
   virtual void bias_backward(ConstMatrix dy, Vector dbias) = 0;
 
-  /// Adds to y (T, O) the product of each term with its rows of x (T, I), with the same bits as
-  /// three calls: u = `linear` of x with A, `scale` of u, and y += `linear` of u with B and
-  /// scaled_c. Requires that every term has at least one row, and that the terms are in row order
-  /// and do not overlap.
-  virtual void add_low_rank(ConstMatrix x, std::span<const LowRankTerm> terms, Matrix y) = 0;
+  /// Adds to the rows of y (T, O) that belong to each of `runs` the product of its adapter with the
+  /// same rows of x (T, I), with the same bits as three calls: u = `linear` of x with A, `scale` of
+  /// u, and y += `linear` of u with B and scaled_c. terms[i] is the product of adapter i. Requires
+  /// that every run has at least one row, and that the runs are in row order and do not overlap.
+  virtual void add_low_rank(ConstMatrix x, RunList runs, std::span<const LowRankTerm> terms,
+                            Matrix y) = 0;
 
   // -- rows ------------------------------------------------------------------------------------
 

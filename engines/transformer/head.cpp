@@ -3,6 +3,7 @@
 // processes one chunk of rows at a time.
 #include <algorithm>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/check.hpp"
@@ -105,13 +106,6 @@ const LinearBypass* head_bypass(const Adapter* adapter) {
   return adapter != nullptr ? adapter->head() : nullptr;
 }
 
-void compute_logits(const ModelWeights& weights, std::span<const AdapterRun> runs,
-                    ConstMatrix hidden, Ops& ops, Matrix logits) {
-  adapted_linear(
-      {&weights.head(), {}}, runs, [](const Adapter& of_run) { return of_run.head(); }, hidden,
-      Store::kOverwrite, logits, {}, ops);
-}
-
 // Features cut into parts of the same size, except the last.
 class FeatureParts {
 public:
@@ -161,8 +155,7 @@ public:
     }
     const ConstMatrix rows = b_.hidden.view();
     if (bypass_ != nullptr) {
-      const AdapterRun whole{input_.adapter, 0, rows.rows};
-      compute_logits(*input_.weights, {&whole, 1}, rows, ops_, b_.logits.view());
+      bypass_->forward({&head_, {}}, rows, Store::kOverwrite, b_.logits.view(), ops_);
       return;
     }
     const auto [first, size] = outputs_.part(index);
@@ -243,7 +236,16 @@ void write_values(std::span<const float> from, std::int64_t rows, const TargetCh
 
 void Transformer::logits(const ModelWeights& weights, std::span<const AdapterRun> runs,
                          ConstMatrix hidden, Matrix logits) {
-  compute_logits(weights, runs, hidden, state_->ops, logits);
+  const auto find = [](const Adapter& adapter) { return adapter.head(); };
+  AdapterLists lists;
+  if (std::ranges::any_of(runs,
+                          [&](const AdapterRun& run) { return find(*run.adapter) != nullptr; })) {
+    PassContents contents;
+    const AdapterRanges ranges = add_adapters(runs, hidden.rows, contents);
+    lists = lists_at(ranges, state_->prepare(std::move(contents), state_->logits_pass));
+  }
+  adapted_linear({&weights.head(), {}}, runs, lists, find, hidden, Store::kOverwrite, logits, {},
+                 state_->ops);
 }
 
 namespace {
