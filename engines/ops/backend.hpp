@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a backend offers before a device is opened: its name, and how much memory it will take.
+// What a backend offers before a device is opened: its name, its traits, and how much memory it
+// will take.
 #pragma once
 
 #include <cstdint>
@@ -47,6 +48,8 @@ public:
 
   /// Returns a name for configuration and messages, like "cpu".
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
+  /// Returns the traits of every device that it opens.
+  [[nodiscard]] virtual BackendTraits traits() const noexcept = 0;
 
   /// Opens a device whose loops run on `workers`, which must outlive it.
   /// Errors: `kUnimplemented` if this machine lacks what the backend needs, `kResourceExhausted`.

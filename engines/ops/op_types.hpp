@@ -15,6 +15,14 @@ namespace tidemill::engines {
 /// Products may be cut at multiples of this many features.
 inline constexpr std::int64_t kFeatureStep = 64;
 
+/// What callers of a backend must know besides the rules of ops.hpp.
+struct BackendTraits {
+  /// Sums over rows keep their bits if they are cut at multiples of this many rows (R2 in ops.hpp).
+  std::int64_t row_sum_step = 1;
+
+  friend bool operator==(const BackendTraits&, const BackendTraits&) = default;
+};
+
 /// Says whether an operation overwrites its destination or adds to it.
 enum class Store : std::uint8_t { kOverwrite, kAdd };
 

@@ -22,8 +22,18 @@
 //  R2. Ordered accumulation. `linear_backward_weight`, `bias_backward`, `scale_columns_backward`,
 //      the gain gradient of `rms_norm_backward` and `embed_backward` add to their destination in
 //      row order. One call with rows [0, n) gives the same bits as a call with [0, k)
-//      followed by a call with [k, n).
+//      followed by a call with [k, n), if k is a multiple of the step that the backend declares
+//      (`BackendTraits::row_sum_step`). For per-head norms, k counts tokens, each of several rows.
+//      Backends on the processor add row by row: their step is 1, so every k is possible. A backend
+//      with a larger step S may add up rows [0, S), [S, 2S) and so on of a call, each in one fixed
+//      order, before it adds them to the destination.
 //  R3. Thread independence. The number of worker threads never changes a bit.
+//
+// Sequences start at any row of a batch, so with a step S > 1 most cuts between sequences are not
+// at multiples of it. Model code then passes the rows of each sequence to these operations in calls
+// of their own, and cuts sequences at multiples of S from their first row
+// (engines/transformer/backward_groups.hpp). Gradients therefore do not depend on the split into
+// micro-batches with any step.
 //
 // Number formats:
 //
@@ -109,12 +119,10 @@ struct LinearTerm {
   std::int64_t first_output = 0;
 };
 
-/// Describes a low-rank product on consecutive rows of a batch: scale * (B (A x) + c). A and B are
-/// prepared in f32.
+/// Describes the low-rank product of an adapter: scale * (B (A x) + c). A and B are prepared in
+/// f32.
 struct LowRankTerm {
-  std::int64_t first_row = 0;
-  std::int64_t num_rows = 0;
-  const PreparedWeight* a = nullptr;  // (R, I)
+  const PreparedWeight* a = nullptr;  // (R, I); null: the adapter has no product
   const PreparedWeight* b = nullptr;  // (O, R)
   float scale = 0.0F;
   ConstVector scaled_c;  // (O), scale * c; may be empty
@@ -179,6 +187,8 @@ public:
 
   /// Returns the device description that a run prints, e.g. "cpu (AVX-512 BF16)".
   [[nodiscard]] virtual std::string_view description() const noexcept = 0;
+  /// Returns the traits of the backend, which do not change.
+  [[nodiscard]] virtual BackendTraits traits() const noexcept = 0;
 
   // -- memory ----------------------------------------------------------------------------------
 
@@ -294,11 +304,12 @@ public:
   /// Adds the rows of dy (T, O) to dbias (O), row by row (R2).
   virtual void bias_backward(ConstMatrix dy, Vector dbias) = 0;
 
-  /// Adds to y (T, O) the product of each term with its rows of x (T, I), with the same bits as
-  /// three calls: u = `linear` of x with A, `scale` of u, and y += `linear` of u with B and
-  /// scaled_c. Requires that every term has at least one row, and that the terms are in row order
-  /// and do not overlap.
-  virtual void add_low_rank(ConstMatrix x, std::span<const LowRankTerm> terms, Matrix y) = 0;
+  /// Adds to the rows of y (T, O) that belong to each of `runs` the product of its adapter with the
+  /// same rows of x (T, I), with the same bits as three calls: u = `linear` of x with A, `scale` of
+  /// u, and y += `linear` of u with B and scaled_c. terms[i] is the product of adapter i. Requires
+  /// that every run has at least one row, and that the runs are in row order and do not overlap.
+  virtual void add_low_rank(ConstMatrix x, RunList runs, std::span<const LowRankTerm> terms,
+                            Matrix y) = 0;
 
   // -- rows ------------------------------------------------------------------------------------
 

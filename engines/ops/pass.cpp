@@ -20,6 +20,12 @@ PassRange PassContents::add_segments(std::span<const AttentionSegment> segments)
   return range;
 }
 
+PassRange PassContents::add_runs(std::span<const RowRun> runs) {
+  const PassRange range{std::ssize(runs_), std::ssize(runs)};
+  runs_.insert(runs_.end(), runs.begin(), runs.end());
+  return range;
+}
+
 std::vector<AttentionSegment> PassContents::segments() const {
   std::vector<AttentionSegment> segments = segments_;
   for (std::size_t i = 0; i < segments.size(); ++i) {

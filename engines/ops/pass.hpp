@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the operations of one pass over a batch read in addition to matrices: ids, positions,
-// targets, row numbers, segments and page tables. A pass uploads all of them at once.
+// targets, row numbers, segments, page tables, and which rows have which adapter. A pass uploads
+// all of them at once.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,13 @@
 #include "engines/ops/op_types.hpp"
 
 namespace tidemill::engines {
+
+/// Consecutive rows of a batch that share an adapter.
+struct RowRun {
+  std::int64_t first_row = 0;
+  std::int64_t num_rows = 0;
+  std::int64_t adapter = 0;  // its number among the adapters of the list
+};
 
 /// The position of a list in the contents of a pass.
 struct PassRange {
@@ -23,10 +31,12 @@ public:
   /// Add a list and return its position. `segments` are copied with their page tables.
   PassRange add_indices(std::span<const std::int32_t> values);
   PassRange add_segments(std::span<const AttentionSegment> segments);
+  PassRange add_runs(std::span<const RowRun> runs);
 
   [[nodiscard]] std::span<const std::int32_t> indices() const noexcept { return indices_; }
   /// Returns all segments. Their page tables are borrowed until the contents change.
   [[nodiscard]] std::vector<AttentionSegment> segments() const;
+  [[nodiscard]] std::span<const RowRun> runs() const noexcept { return runs_; }
 
 private:
   struct Table {
@@ -38,6 +48,7 @@ private:
   std::vector<AttentionSegment> segments_;  // without page tables
   std::vector<Table> tables_;               // of the segments
   std::vector<std::int32_t> pages_;
+  std::vector<RowRun> runs_;
 };
 
 class PreparedPass;
@@ -64,6 +75,15 @@ struct SegmentList {
   [[nodiscard]] bool empty() const noexcept { return size == 0; }
 };
 
+/// A list of runs in a prepared pass.
+struct RunList {
+  const PreparedPass* pass = nullptr;
+  std::int64_t first = 0;
+  std::int64_t size = 0;
+
+  [[nodiscard]] bool empty() const noexcept { return size == 0; }
+};
+
 /// Holds the lists of a pass where the device can read them. Immutable.
 class PreparedPass {
 public:
@@ -80,8 +100,13 @@ public:
     return {this, range.first, range.size};
   }
 
-  /// Returns the segments of `list`, a list of this pass, in host memory.
+  [[nodiscard]] RunList runs(PassRange range) const noexcept {
+    return {this, range.first, range.size};
+  }
+
+  /// Return the entries of `list`, a list of this pass, in host memory.
   [[nodiscard]] virtual std::span<const AttentionSegment> at(const SegmentList& list) const = 0;
+  [[nodiscard]] virtual std::span<const RowRun> at(const RunList& list) const = 0;
 };
 
 }  // namespace tidemill::engines

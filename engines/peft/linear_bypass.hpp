@@ -41,9 +41,9 @@ public:
 
   /// Computes scaled_u (T, R) = scale * A x and y (T, O) += B scaled_u + scale * c for x (T, I).
   void forward(ConstMatrix x, Matrix scaled_u, Matrix y, Ops& ops) const;
-  /// Returns the term that `forward` adds to the rows [first_row, first_row + num_rows) of a batch.
-  [[nodiscard]] LowRankTerm term(std::int64_t first_row, std::int64_t num_rows) const noexcept {
-    return {first_row, num_rows, a_.get(), b_.get(), scale_, scaled_c_};
+  /// Returns the term that `forward` adds.
+  [[nodiscard]] LowRankTerm term() const noexcept {
+    return {a_.get(), b_.get(), scale_, scaled_c_};
   }
   /// Adds the gradients of A, B and c to `gradient`, given dy (T, O) and the x (T, I) and scaled_u
   /// (T, R) of `forward`. If scaled_u has no data, it is computed again. If `dx` (T, I) is not
@@ -89,11 +89,8 @@ public:
   void add(ConstMatrix x, Matrix scaled_u, Matrix y, Ops& ops) const {
     low_rank_->forward(x, scaled_u, y, ops);
   }
-  /// Returns the term that `add` adds to the rows [first_row, first_row + num_rows) of a batch.
-  /// Requires `only_adds`.
-  [[nodiscard]] LowRankTerm term(std::int64_t first_row, std::int64_t num_rows) const noexcept {
-    return low_rank_->term(first_row, num_rows);
-  }
+  /// Returns the term that `add` adds. Requires `only_adds`.
+  [[nodiscard]] LowRankTerm term() const noexcept { return low_rank_->term(); }
   /// Returns the rank of the low-rank product. Requires `only_adds`.
   [[nodiscard]] std::int64_t rank() const noexcept { return low_rank_->rank(); }
   /// Computes y (T, O) = or += the output of the whole adapted layer for x (T, I).

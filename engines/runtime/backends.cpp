@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engines/runtime/backends.hpp"
 
+#include <string>
 #include <utility>
 
 #include "engines/ops/cpu/factory.hpp"
@@ -15,6 +16,7 @@ namespace {
 class GuardedBackend final : public BackendFactory {
 public:
   std::string_view name() const noexcept override { return "guarded"; }
+  BackendTraits traits() const noexcept override { return cpu_backend().traits(); }
   Result<std::unique_ptr<Ops>> open(Workers& workers, const DeviceSize& size) const override {
     TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<host::Ops> ops, make_cpu_host_ops(workers));
     return size.limit > 0 ? make_guarded_ops(std::move(ops), host::Execution::kDeferred, size.limit)
@@ -44,6 +46,23 @@ const BackendFactory& backend_factory(Backend backend) {
     case Backend::kCpu: break;
   }
   return cpu_backend();
+}
+
+const BackendFactory& backend_factory(const RuntimeOptions& options) {
+  return options.factory != nullptr ? *options.factory : backend_factory(options.backend);
+}
+
+// Windows are cut from the first row of a sequence, and every sequence starts sums of its own, so
+// the size of a window is all that counts.
+Status check_cuts(const BackendFactory& backend, const RuntimeOptions& options) {
+  const std::int64_t step = backend.traits().row_sum_step;
+  if (options.window_tokens % step != 0) {
+    return invalid_argument("window_tokens: " + std::to_string(options.window_tokens) +
+                            " is not a multiple of " + std::to_string(step) +
+                            ", the rows that backend " + std::string(backend.name()) +
+                            " sums at a time");
+  }
+  return {};
 }
 
 }  // namespace tidemill::engines

@@ -9,5 +9,11 @@ namespace tidemill::engines {
 
 /// Returns the factory of `backend`.
 [[nodiscard]] const BackendFactory& backend_factory(Backend backend);
+/// Returns the factory that a runtime with `options` opens its device with.
+[[nodiscard]] const BackendFactory& backend_factory(const RuntimeOptions& options);
+
+/// Checks that training with `options` cuts sums over rows where `backend` keeps R2 (ops.hpp).
+/// Errors: `kInvalidArgument` naming the option.
+[[nodiscard]] Status check_cuts(const BackendFactory& backend, const RuntimeOptions& options);
 
 }  // namespace tidemill::engines

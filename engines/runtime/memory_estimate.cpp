@@ -189,7 +189,7 @@ std::int64_t kv_page_bytes(const ModelConfig& config, const RuntimeOptions& opti
   KvCacheOptions cache;
   cache.dtype = options.kv_dtype;
   return config.num_layers *
-         backend_factory(options.backend).kv_page_bytes(attention_shape(config, 0, cache));
+         backend_factory(options).kv_page_bytes(attention_shape(config, 0, cache));
 }
 
 // Returns the memory of the pages in use. Reserved pages that are never used take no memory.
@@ -220,7 +220,7 @@ void add_trained_base(const ModelFiles& model, const RuntimeOptions& options,
   const std::int64_t table = bytes_in(options.compute, table_elements(config));
   estimate.weights_bytes +=
       converted + base + rounded +
-      layout_bytes({}, layout, Updates::kInPlace, load, backend_factory(options.backend)) +
+      layout_bytes({}, layout, Updates::kInPlace, load, backend_factory(options)) +
       num_layouts(load) * table + load.snapshots * published;
   estimate.gradient_bytes =
       base + (config.tie_word_embeddings ? table_elements(config) * kFloat : 0);
@@ -256,13 +256,13 @@ void add_frozen_base(const ModelFiles& model, const RuntimeOptions& options, con
     }
   }
   estimate.weights_bytes +=
-      layout_bytes(base, trained, Updates::kNewMemory, load, backend_factory(options.backend));
+      layout_bytes(base, trained, Updates::kNewMemory, load, backend_factory(options));
 }
 
 // Returns the temporary memory of products with rounded rows and of gradients of weights.
 std::int64_t product_bytes(const ModelConfig& config, const RuntimeOptions& options,
                            std::int64_t rows) {
-  const BackendFactory& backend = backend_factory(options.backend);
+  const BackendFactory& backend = backend_factory(options);
   const std::int64_t row_bytes = rows * rounded_row_bytes(config, options.compute, backend);
   if (!options.optimizer.has_value()) {
     return row_bytes;
@@ -305,7 +305,8 @@ TrainingRows training_rows(const ModelConfig& config, const RuntimeOptions& opti
   // One sequence may fill the micro-batch.
   rows.longest = load.sequence_tokens > 0 ? std::min(rows.pass, load.sequence_tokens) : rows.pass;
   rows.group = group_rows(rows.pass, rows.longest, {options.window_tokens});
-  rows.chunk = std::min(rows.pass, RuntimeContext::chunk_rows(config, options.window_tokens));
+  rows.chunk = std::min(rows.pass, RuntimeContext::chunk_rows(config, options.window_tokens,
+                                                              backend_factory(options).traits()));
   return rows;
 }
 

@@ -191,6 +191,14 @@ std::unique_ptr<Units> MicroBatch::start_recall(Transformer& transformer,
                                   std::move(keys), window_rows(window_tokens));
 }
 
+std::vector<std::int64_t> MicroBatch::sequence_rows() const {
+  std::vector<std::int64_t> rows;
+  for (const Run& run : runs_) {
+    rows.push_back(std::ssize(run.ids));
+  }
+  return rows;
+}
+
 std::vector<std::vector<float>> MicroBatch::to_columns(std::span<const float> rows) const {
   TIDEMILL_CHECK(rows.size() == targets_.size());
   std::vector<std::vector<float>> columns;

@@ -67,6 +67,8 @@ public:
   [[nodiscard]] const Batch& batch() const noexcept { return batch_; }
   /// Returns the target of each training row, or -1 for rows without one.
   [[nodiscard]] std::span<const std::int32_t> targets() const { return targets_; }
+  /// Returns how many training rows each sequence and each shared prompt has, in row order.
+  [[nodiscard]] std::vector<std::int64_t> sequence_rows() const;
 
   /// Converts values per training row to one column (T) per sequence, 0 where masked.
   [[nodiscard]] std::vector<std::vector<float>> to_columns(std::span<const float> rows) const;

@@ -9,6 +9,7 @@
 #include "base/digest.hpp"
 #include "base/tensor/float_tensor.hpp"
 #include "engines/peft/adapter_spec.hpp"
+#include "engines/runtime/backends.hpp"
 #include "engines/runtime/rollout_view.hpp"
 #include "engines/runtime/runtime_context.hpp"
 #include "engines/runtime/runtime_job.hpp"
@@ -53,7 +54,7 @@ Status check_options(const RuntimeOptions& options) {
     return invalid_argument("window_tokens: " + std::to_string(options.window_tokens) +
                             " is negative");
   }
-  return {};
+  return check_cuts(backend_factory(options), options);
 }
 
 // Returns the spec of an adapter on `model`.

@@ -116,7 +116,9 @@ PassLimits training_limits(const ModelConfig& config, const RuntimeOptions& opti
   // Without windows, a group may have the keys and values of all rows of the pass.
   pass.sequence_rows = windows ? std::max(pass.group_rows, longest) : pass.rows;
   pass.prefix_rows = pass.rows;
-  pass.chunk_rows = std::min(pass.rows, RuntimeContext::chunk_rows(config, options.window_tokens));
+  pass.chunk_rows = std::min(
+      pass.rows,
+      RuntimeContext::chunk_rows(config, options.window_tokens, backend_factory(options).traits()));
   return pass;
 }
 
@@ -125,8 +127,7 @@ std::int64_t reserved_bytes(const ModelConfig& config, const RuntimeOptions& opt
   KvCacheOptions cache;
   cache.dtype = options.kv_dtype;
   const std::int64_t page_bytes =
-      config.num_layers *
-      backend_factory(options.backend).kv_page_bytes(attention_shape(config, 0, cache));
+      config.num_layers * backend_factory(options).kv_page_bytes(attention_shape(config, 0, cache));
   const std::int64_t num_pages = options.kv_bytes / page_bytes;
   const std::int64_t cache_tokens = num_pages * cache.page_tokens;
   // The vectors of three versions: served, trained, and to be served next.

@@ -61,8 +61,8 @@ Result<std::unique_ptr<RuntimeContext>> RuntimeContext::create(const ModelConfig
   TIDEMILL_ASSIGN_OR_RETURN(context->workers, start_workers(num_threads(options.threads)));
   TIDEMILL_ASSIGN_OR_RETURN(
       context->ops,
-      backend_factory(options.backend)
-          .open(*context->workers, {reserved_bytes(config, options, spec), options.device_bytes}));
+      backend_factory(options).open(*context->workers,
+                                    {reserved_bytes(config, options, spec), options.device_bytes}));
   if (options.profile != nullptr) {
     context->ops = make_profiled_ops(std::move(context->ops), *options.profile);
   }

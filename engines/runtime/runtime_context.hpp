@@ -39,17 +39,22 @@ struct RuntimeContext {
   [[nodiscard]] static std::int64_t logit_rows(const ModelConfig& config) noexcept;
 
   /// Returns the number of rows of logits that training computes at a time if at most
-  /// `window_tokens` rows go through a layer together (0: no limit).
+  /// `window_tokens` rows go through a layer together (0: no limit): a multiple of the backend's
+  /// `row_sum_step`.
   [[nodiscard]] static std::int64_t chunk_rows(const ModelConfig& config,
-                                               std::int64_t window_tokens) noexcept {
-    return window_tokens > 0 ? std::min(logit_rows(config), window_tokens) : logit_rows(config);
+                                               std::int64_t window_tokens,
+                                               const BackendTraits& traits) noexcept {
+    const std::int64_t rows =
+        window_tokens > 0 ? std::min(logit_rows(config), window_tokens) : logit_rows(config);
+    return std::max(rows / traits.row_sum_step, std::int64_t{1}) * traits.row_sum_step;
   }
 
   /// Returns the options of the head for training. With windows, a unit of the head costs about as
   /// much as the widest linear layer over a window.
   [[nodiscard]] static HeadOptions head_options(const ModelConfig& config, float temperature,
-                                                std::int64_t window_tokens) noexcept {
-    const std::int64_t rows = chunk_rows(config, window_tokens);
+                                                std::int64_t window_tokens,
+                                                const BackendTraits& traits) noexcept {
+    const std::int64_t rows = chunk_rows(config, window_tokens, traits);
     return {temperature, rows, config.intermediate_size * window_tokens / rows};
   }
 

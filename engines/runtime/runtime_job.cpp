@@ -241,7 +241,8 @@ bool RuntimeJob::fits(const MicroBatch& micro, const TrainSequence& sequence,
 }
 
 HeadOptions RuntimeJob::head_options(float temperature) const noexcept {
-  return RuntimeContext::head_options(context_.config, temperature, window_tokens_);
+  return RuntimeContext::head_options(context_.config, temperature, window_tokens_,
+                                      context_.ops->traits());
 }
 
 PassResources RuntimeJob::pass_resources(const HeadOptions& head) {

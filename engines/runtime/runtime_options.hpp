@@ -18,7 +18,8 @@
 
 namespace tidemill::engines {
 
-struct OpProfile;  // engines/ops/profile/op_profile.hpp
+class BackendFactory;  // engines/ops/backend.hpp
+struct OpProfile;      // engines/ops/profile/op_profile.hpp
 
 /// Which tensors weight decay leaves unchanged.
 enum class DecayExclude : std::uint8_t { kNone, kNormsAndBiases };
@@ -63,6 +64,8 @@ inline constexpr int kMaxThreads = 1024;
 /// Options of a runtime.
 struct RuntimeOptions {
   Backend backend = Backend::kCpu;
+  /// If not null, opens the device instead of the factory of `backend`. Must outlive the runtime.
+  const BackendFactory* factory = nullptr;
   int threads = 1;  // at most `kMaxThreads`; 0: `usable_cores` (engines/executor/cores.hpp)
   /// The element type of the base weights in products: kF32, kBF16 (with f32 accumulation; trained
   /// weights are also kept in f32), kBlockI8 or kNf4. The last two require that the base is not
@@ -87,7 +90,8 @@ struct RuntimeOptions {
   /// not kNone, no activations are kept.
   std::int64_t generated_bytes = 0;
   /// The maximum number of rows that training takes through a layer or the head at a time. Longer
-  /// sequences are split into windows (`BackwardOptions`). 0: sequences are not split.
+  /// sequences are split into windows (`BackwardOptions`). 0: sequences are not split. A multiple
+  /// of the backend's `BackendTraits::row_sum_step`.
   std::int64_t window_tokens = 0;
   /// The maximum number of sequences that are generated at the same time; the others wait.
   std::int64_t max_running = 256;

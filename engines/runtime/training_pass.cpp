@@ -34,6 +34,7 @@ TrainingPass::~TrainingPass() {
 }
 
 bool TrainingPass::start(GeneratedRows* generated) {
+  sequence_rows_ = micro_.sequence_rows();
   row_logprobs_.resize(micro_.targets().size());
   row_entropies_.resize(loss_ != nullptr ? row_logprobs_.size() : 0);
   if (micro_.rows() == 0) {
@@ -99,7 +100,8 @@ void TrainingPass::go_on() {
 }
 
 HeadInput TrainingPass::head_input() {
-  return {weights_.base.get(), weights_.adapter.get(), hidden_, micro_.targets(), resources_.head};
+  return {weights_.base.get(), weights_.adapter.get(), hidden_,
+          micro_.targets(),    resources_.head,        sequence_rows_};
 }
 
 Status TrainingPass::score() {

@@ -73,6 +73,7 @@ private:
   std::unique_ptr<Units> units_;                    // of the stage; null in `kLoss` and `kDone`
   std::vector<std::unique_ptr<Units>> done_units_;  // whose operations may not have run yet
   ConstMatrix hidden_;
+  std::vector<std::int64_t> sequence_rows_;  // of the micro-batch
   std::vector<float> row_logprobs_;
   std::vector<float> row_entropies_;
   std::vector<std::vector<float>> columns_;

@@ -13,6 +13,26 @@
 
 namespace tidemill::engines {
 
+/// Which rows of a plan have which adapter, in a prepared pass.
+struct AdapterLists {
+  std::vector<const Adapter*> adapters;  // which the runs number
+  RunList runs;
+  RunList before_kept;  // the parts of the runs before the rows whose activations are kept
+};
+
+/// The positions of these lists in the contents of a pass.
+struct AdapterRanges {
+  std::vector<const Adapter*> adapters;
+  PassRange runs;
+  PassRange before_kept;
+};
+
+/// Adds `runs`. The rows from `first_kept` on are those whose activations are kept.
+[[nodiscard]] AdapterRanges add_adapters(std::span<const AdapterRun> runs, std::int64_t first_kept,
+                                         PassContents& contents);
+/// Returns the lists that were added at `ranges`.
+[[nodiscard]] AdapterLists lists_at(const AdapterRanges& ranges, const PreparedPass& pass);
+
 /// Divides rows [0, num_rows) between the base model and adapters that replace a part of it:
 /// `find(adapter)` returns the replacement or null. Calls `own(replacement, first_row, num_rows)`
 /// for each run with a replacement, and `base(first_row, num_rows)` for all other rows, as few
@@ -55,40 +75,49 @@ template <class Find>
 }
 
 /// Adds to y (T, O) the low-rank products of the runs whose adapter only adds one to the layer.
+/// `lists` are those of `runs`, and of the rows that `kept` says are kept.
 template <class Find>
-void add_low_rank_runs(std::span<const AdapterRun> runs, const Find& find, ConstMatrix x, Matrix y,
-                       const KeptLowRank& kept, Ops& ops) {
-  std::vector<LowRankTerm> terms;
+void add_low_rank_runs(std::span<const AdapterRun> runs, const AdapterLists& lists,
+                       const Find& find, ConstMatrix x, Matrix y, const KeptLowRank& kept,
+                       Ops& ops) {
+  const std::int64_t first_kept = kept.rows != nullptr ? x.rows - kept.num_rows : x.rows;
   for (const AdapterRun& run : runs) {
     const LinearBypass* bypass = find(*run.adapter);
-    if (bypass == nullptr || !bypass->only_adds()) {
-      continue;
-    }
     const std::int64_t end = run.first_row + run.num_rows;
-    const std::int64_t first_kept = kept.rows != nullptr ? x.rows - kept.num_rows : x.rows;
-    const std::int64_t cut = std::clamp(first_kept, run.first_row, end);
-    if (cut > run.first_row) {
-      terms.push_back(bypass->term(run.first_row, cut - run.first_row));
-    }
-    if (cut < end) {
+    const std::int64_t first = std::max(first_kept, run.first_row);
+    if (bypass != nullptr && bypass->only_adds() && first < end) {
       const Matrix scaled_u = kept.rows->reshape(kept.total_rows, bypass->rank());
-      bypass->add(x.slice_rows(cut, end - cut),
-                  scaled_u.slice_rows(kept.first_row + cut - first_kept, end - cut),
-                  y.slice_rows(cut, end - cut), ops);
+      bypass->add(x.slice_rows(first, end - first),
+                  scaled_u.slice_rows(kept.first_row + first - first_kept, end - first),
+                  y.slice_rows(first, end - first), ops);
     }
   }
-  if (!terms.empty()) {
-    ops.add_low_rank(x, terms, y);
+  const RunList others = kept.rows != nullptr ? lists.before_kept : lists.runs;
+  if (others.empty()) {
+    return;
+  }
+  std::vector<LowRankTerm> terms;
+  terms.reserve(lists.adapters.size());
+  bool any = false;
+  for (const Adapter* adapter : lists.adapters) {
+    const LinearBypass* bypass = find(*adapter);
+    const bool adds = bypass != nullptr && bypass->only_adds();
+    terms.push_back(adds ? bypass->term() : LowRankTerm());
+    any |= adds;
+  }
+  if (any) {
+    ops.add_low_rank(x, others, terms, y);
   }
 }
 
 /// Computes y (T, O) = or += a linear layer on x (T, I), with the adapter of each run:
 /// `find(adapter)` returns its change to the layer, or null. Runs whose adapter only adds a
 /// low-rank product share one base product with all other rows. A row has the same bits either way
-/// (R1 of ops.hpp).
+/// (R1 of ops.hpp). `lists` are those of `runs`; they may be empty if no adapter only adds.
 template <class Find>
-void adapted_linear(const BaseLinear& layer, std::span<const AdapterRun> runs, const Find& find,
-                    ConstMatrix x, Store store, Matrix y, const KeptLowRank& kept, Ops& ops) {
+void adapted_linear(const BaseLinear& layer, std::span<const AdapterRun> runs,
+                    const AdapterLists& lists, const Find& find, ConstMatrix x, Store store,
+                    Matrix y, const KeptLowRank& kept, Ops& ops) {
   const auto find_whole = [&find](const Adapter& adapter) {
     const LinearBypass* bypass = find(adapter);
     return bypass != nullptr && !bypass->only_adds() ? bypass : nullptr;
@@ -102,7 +131,7 @@ void adapted_linear(const BaseLinear& layer, std::span<const AdapterRun> runs, c
       [&](const LinearBypass& bypass, std::int64_t first, std::int64_t count) {
         bypass.forward(layer, x.slice_rows(first, count), store, y.slice_rows(first, count), ops);
       });
-  add_low_rank_runs(runs, find, x, y, kept, ops);
+  add_low_rank_runs(runs, lists, find, x, y, kept, ops);
 }
 
 }  // namespace tidemill::engines

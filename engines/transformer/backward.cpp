@@ -41,7 +41,7 @@ public:
         gradients_(gradients),
         adapter_(plan.adapter_runs.empty() ? nullptr : plan.adapter_runs.front().adapter),
         num_rows_(static_cast<std::int64_t>(plan.positions.size())),
-        groups_(plan_groups(plan, options.window_tokens)),
+        groups_(plan_groups(plan, {options.window_tokens, ops_.traits().row_sum_step})),
         lists_(prepare(state, ids)),
         prefixes_(plan, b_.prefix_dkey, b_.prefix_dvalue, options.carried, ops_) {
     state.begin_backward(rows_of(plan, groups_));
@@ -207,6 +207,7 @@ private:
     PassRange prefixes;
     PassRange own_rows;
     PassRange all;
+    AdapterRanges adapters = {};
   };
 
   GroupRanges add_group(const BackwardGroup& group, PassContents& contents) const {
@@ -241,22 +242,24 @@ private:
   // Uploads the lists of the plan and of all groups.
   PlanLists prepare(Transformer::State& state, std::span<const std::int32_t> ids) {
     PassContents contents;
-    const PlanRanges plan = add_plan(plan_, ids, contents);
+    const PlanRanges plan = add_plan(plan_, ids, num_rows_, contents);
     std::vector<GroupRanges> groups;
     for (const BackwardGroup& group : groups_) {
+      group_plans_.push_back(plan_of(group));
       groups.push_back(add_group(group, contents));
+      groups.back().adapters = add_adapters(group_plans_.back().adapter_runs, 0, contents);
     }
     const PreparedPass& pass = state.prepare(std::move(contents), state.backward_pass);
     const PlanLists lists = lists_at(plan, pass);
     for (std::size_t i = 0; i < groups.size(); ++i) {
-      group_plans_.push_back(plan_of(groups_[i]));
       all_group_lists_.push_back({pass.segments(groups[i].continuing),
                                   pass.segments(groups[i].prefixes),
                                   pass.indices(groups[i].own_rows),
                                   {{},
                                    lists.positions.slice(groups_[i].first_row, groups_[i].num_rows),
                                    pass.segments(groups[i].all),
-                                   {}}});
+                                   {},
+                                   lists_at(groups[i].adapters, pass)}});
     }
     return lists;
   }

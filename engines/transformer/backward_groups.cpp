@@ -40,8 +40,10 @@ std::int64_t group_rows(std::int64_t rows, std::int64_t longest,
   return std::min(rows, max_rows);
 }
 
-std::vector<BackwardGroup> plan_groups(const BatchPlan& plan, std::int64_t window_tokens) {
-  TIDEMILL_CHECK(window_tokens >= 0) << window_tokens;
+std::vector<BackwardGroup> plan_groups(const BatchPlan& plan, const GroupOptions& options) {
+  const std::int64_t window_tokens = options.window_tokens;
+  TIDEMILL_CHECK(window_tokens >= 0 && window_tokens % options.row_sum_step == 0)
+      << "windows of " << window_tokens << " for sums over " << options.row_sum_step;
   std::int64_t longest = 0;
   for (const AttentionSegment& sequence : plan.segments) {
     longest = std::max(longest, sequence.num_tokens);
@@ -60,7 +62,8 @@ std::vector<BackwardGroup> plan_groups(const BatchPlan& plan, std::int64_t windo
       continue;
     }
     const std::int64_t positions = segment.first_position + segment.num_tokens;
-    if (!whole || groups.back().num_rows + segment.num_tokens > max_rows ||
+    const bool joins = whole && options.row_sum_step == 1;
+    if (!joins || groups.back().num_rows + segment.num_tokens > max_rows ||
         groups.back().num_kv_rows + positions > max_kv_rows) {
       groups.emplace_back().first_row = segment.first_row;
       whole = true;

@@ -6,7 +6,9 @@
 // first, since the queries of a window add to the gradients of all keys and values before it. After
 // window [a, b), the gradients of its own keys and values are complete and can go through their
 // projections. How a segment is cut depends only on its own tokens, and gradients of weights are
-// added group after group, so a segment adds the same bits at any position in the batch.
+// added group after group, so a segment adds the same bits at any position in the batch. If the
+// backend declares a `BackendTraits::row_sum_step` other than 1, no group has more than one
+// segment, so that the cuts of sums count from the first row of the segment.
 //
 // A segment that continues a prefix also has rows for the gradients of the prefix's keys and
 // values, before those of its own.
@@ -43,11 +45,17 @@ struct BackwardGroup {
 /// speed. A longer segment is a group by itself.
 inline constexpr std::int64_t kWholeRows = 512;
 
+/// What determines groups besides the plan.
+struct GroupOptions {
+  std::int64_t window_tokens = 0;  // 0: no segment is cut
+  std::int64_t row_sum_step = 1;   // of the backend; `window_tokens` is a multiple of it
+};
+
 /// Divides the rows of `plan` into groups, in the order in which they are processed. Groups have at
 /// most `window_tokens` rows. If `window_tokens` is 0, groups have at most `kWholeRows` rows or are
 /// a single segment, and no segment is cut. The rows of gradients of keys and values in a group do
 /// not exceed the number of all rows or what one segment needs.
 [[nodiscard]] std::vector<BackwardGroup> plan_groups(const BatchPlan& plan,
-                                                     std::int64_t window_tokens);
+                                                     const GroupOptions& options);
 
 }  // namespace tidemill::engines

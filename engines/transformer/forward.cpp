@@ -98,7 +98,7 @@ public:
     } else {
       windows_ = cut_plan(batch, plan, max_rows);
     }
-    upload(batch);
+    upload(batch, num_kept);
     state.begin_forward(num_rows, std::min(num_rows, max_rows), num_kept > 0);
     if (num_kept > 0) {
       activations->begin_pass(num_kept);
@@ -127,13 +127,14 @@ public:
   }
 
 private:
-  void upload(const Batch& batch) {
+  void upload(const Batch& batch, std::int64_t num_kept) {
     PassContents contents;
     std::vector<PlanRanges> ranges;
     for (const PlannedRows& window : windows_) {
       const auto ids = std::span(batch.ids).subspan(static_cast<std::size_t>(window.first_row),
                                                     window.plan.positions.size());
-      ranges.push_back(add_plan(window.plan, ids, contents));
+      const PassRows rows = rows_of(window, batch.num_rows(), num_kept);
+      ranges.push_back(add_plan(window.plan, ids, rows.num_kept, contents));
     }
     const PreparedPass& prepared = state_.prepare(std::move(contents), state_.forward_pass);
     for (const PlanRanges& range : ranges) {
@@ -276,8 +277,8 @@ private:
 void run_trimmed(Transformer::State& state, const ModelWeights& weights, const Batch& batch,
                  const BatchPlan& plan, const HiddenPlan& requested, KvCache& cache) {
   PassContents contents;
-  const PlanRanges ranges = add_plan(plan, batch.ids, contents);
-  const PlanRanges requested_ranges = add_plan(requested.plan, {}, contents);
+  const PlanRanges ranges = add_plan(plan, batch.ids, 0, contents);
+  const PlanRanges requested_ranges = add_plan(requested.plan, {}, 0, contents);
   const PassRange requested_rows = contents.add_indices(requested.rows);
   const PreparedPass& prepared = state.prepare(std::move(contents), state.forward_pass);
   const PlanLists lists = lists_at(ranges, prepared);

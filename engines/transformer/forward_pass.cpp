@@ -222,7 +222,7 @@ void ForwardPass::linear(std::int64_t index, LinearKind kind, ConstMatrix x, Sto
                          Matrix y) {
   const LinearWeights& linear = weights_.layer(index).linears[kind];
   adapted_linear(
-      {linear.weight.get(), linear.bias}, plan_.adapter_runs,
+      {linear.weight.get(), linear.bias}, plan_.adapter_runs, lists_.adapters,
       [index, kind](const Adapter& adapter) { return adapter.bypass(index, kind); }, x, store, y,
       kept_low_rank(index, kind), ops_);
 }
@@ -248,8 +248,8 @@ void ForwardPass::linears(std::int64_t index, ConstMatrix x,
   }
   ops_.linear_group(x, terms, Store::kOverwrite);
   for (const LinearResult& one : results) {
-    add_low_rank_runs(plan_.adapter_runs, find(one.kind), x, one.y, kept_low_rank(index, one.kind),
-                      ops_);
+    add_low_rank_runs(plan_.adapter_runs, lists_.adapters, find(one.kind), x, one.y,
+                      kept_low_rank(index, one.kind), ops_);
   }
 }
 

@@ -3,6 +3,7 @@
 // processes one chunk of rows at a time.
 #include <algorithm>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/check.hpp"
@@ -12,18 +13,25 @@
 namespace tidemill::engines {
 namespace {
 
-// The rows that have a target, cut into chunks. Rows without a target cost nothing.
+// The rows that have a target, cut into chunks. Rows without a target cost nothing. If sums cannot
+// be cut after any row, the chunks of each sequence are its own (R2 of ops.hpp).
 class TargetChunks {
 public:
-  TargetChunks(std::span<const std::int32_t> targets, std::int64_t chunk_rows)
-      : chunk_rows_(chunk_rows) {
-    TIDEMILL_CHECK(chunk_rows > 0) << chunk_rows;
-    for (std::size_t row = 0; row < targets.size(); ++row) {
-      if (targets[row] >= 0) {
-        rows_.push_back(static_cast<std::int32_t>(row));
-        targets_.push_back(targets[row]);
-      }
+  TargetChunks(const HeadInput& input, std::int64_t row_sum_step)
+      : chunk_rows_(input.options.chunk_rows) {
+    TIDEMILL_CHECK(chunk_rows_ > 0 && chunk_rows_ % row_sum_step == 0)
+        << "chunks of " << chunk_rows_ << " for sums over " << row_sum_step;
+    const std::int64_t num_rows = std::ssize(input.targets);
+    if (row_sum_step == 1 || input.sequence_rows.empty()) {
+      add_sequence(input.targets, 0, num_rows);
+      return;
     }
+    std::int64_t first = 0;
+    for (const std::int64_t count : input.sequence_rows) {
+      add_sequence(input.targets, first, count);
+      first += count;
+    }
+    TIDEMILL_CHECK(first == num_rows) << first << " rows in sequences, " << num_rows << " targets";
   }
 
   struct Chunk {
@@ -42,12 +50,9 @@ public:
   }
 
   [[nodiscard]] std::int64_t num_targets() const { return std::ssize(rows_); }
-  [[nodiscard]] std::int64_t num_chunks() const {
-    return (num_targets() + chunk_rows_ - 1) / chunk_rows_;
-  }
+  [[nodiscard]] std::int64_t num_chunks() const { return std::ssize(chunks_); }
   [[nodiscard]] Chunk chunk(std::int64_t index) const {
-    const std::int64_t first = index * chunk_rows_;
-    return {first, std::min(chunk_rows_, num_targets() - first)};
+    return chunks_[static_cast<std::size_t>(index)];
   }
   /// Return the rows, and the targets, of a chunk. Require `prepare`.
   [[nodiscard]] IndexList rows(const Chunk& chunk) const {
@@ -74,22 +79,31 @@ public:
   }
 
 private:
+  // Adds the rows [first, first + count) that have a target, in chunks of their own.
+  void add_sequence(std::span<const std::int32_t> targets, std::int64_t first, std::int64_t count) {
+    const std::int64_t begin = num_targets();
+    for (std::int64_t row = first; row < first + count; ++row) {
+      const std::int32_t target = targets[static_cast<std::size_t>(row)];
+      if (target >= 0) {
+        rows_.push_back(static_cast<std::int32_t>(row));
+        targets_.push_back(target);
+      }
+    }
+    for (std::int64_t at = begin; at < num_targets(); at += chunk_rows_) {
+      chunks_.push_back({at, std::min(chunk_rows_, num_targets() - at)});
+    }
+  }
+
   std::int64_t chunk_rows_;
   std::vector<std::int32_t> rows_;
   std::vector<std::int32_t> targets_;
+  std::vector<Chunk> chunks_;
   IndexList row_list_;
   IndexList target_list_;
 };
 
 const LinearBypass* head_bypass(const Adapter* adapter) {
   return adapter != nullptr ? adapter->head() : nullptr;
-}
-
-void compute_logits(const ModelWeights& weights, std::span<const AdapterRun> runs,
-                    ConstMatrix hidden, Ops& ops, Matrix logits) {
-  adapted_linear(
-      {&weights.head(), {}}, runs, [](const Adapter& of_run) { return of_run.head(); }, hidden,
-      Store::kOverwrite, logits, {}, ops);
 }
 
 // Features cut into parts of the same size, except the last.
@@ -141,8 +155,7 @@ public:
     }
     const ConstMatrix rows = b_.hidden.view();
     if (bypass_ != nullptr) {
-      const AdapterRun whole{input_.adapter, 0, rows.rows};
-      compute_logits(*input_.weights, {&whole, 1}, rows, ops_, b_.logits.view());
+      bypass_->forward({&head_, {}}, rows, Store::kOverwrite, b_.logits.view(), ops_);
       return;
     }
     const auto [first, size] = outputs_.part(index);
@@ -223,7 +236,16 @@ void write_values(std::span<const float> from, std::int64_t rows, const TargetCh
 
 void Transformer::logits(const ModelWeights& weights, std::span<const AdapterRun> runs,
                          ConstMatrix hidden, Matrix logits) {
-  compute_logits(weights, runs, hidden, state_->ops, logits);
+  const auto find = [](const Adapter& adapter) { return adapter.head(); };
+  AdapterLists lists;
+  if (std::ranges::any_of(runs,
+                          [&](const AdapterRun& run) { return find(*run.adapter) != nullptr; })) {
+    PassContents contents;
+    const AdapterRanges ranges = add_adapters(runs, hidden.rows, contents);
+    lists = lists_at(ranges, state_->prepare(std::move(contents), state_->logits_pass));
+  }
+  adapted_linear({&weights.head(), {}}, runs, lists, find, hidden, Store::kOverwrite, logits, {},
+                 state_->ops);
 }
 
 namespace {
@@ -242,7 +264,7 @@ public:
         input_(input),
         logprobs_(logprobs),
         entropies_(entropies),
-        chunks_(input.targets, input.options.chunk_rows),
+        chunks_(input, state.ops.traits().row_sum_step),
         products_(input, state.ops, state.head) {
     check_sizes(input.targets.size(), input.hidden);
     TIDEMILL_CHECK(logprobs.size() == input.targets.size());
@@ -300,7 +322,7 @@ public:
         dhidden_(dhidden),
         gradients_(gradients),
         with_entropies_(!upstream.dentropies.empty()),
-        chunks_(input.targets, input.options.chunk_rows),
+        chunks_(input, state.ops.traits().row_sum_step),
         products_(input, state.ops, state.head) {
     check_sizes(input.targets.size(), input.hidden);
     TIDEMILL_CHECK(upstream.dlogprobs.size() == input.targets.size());

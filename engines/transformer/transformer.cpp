@@ -8,15 +8,17 @@
 
 namespace tidemill::engines {
 
-PlanRanges add_plan(const BatchPlan& plan, std::span<const std::int32_t> ids,
+PlanRanges add_plan(const BatchPlan& plan, std::span<const std::int32_t> ids, std::int64_t num_kept,
                     PassContents& contents) {
+  const auto num_rows = static_cast<std::int64_t>(plan.positions.size());
   return {contents.add_indices(ids), contents.add_indices(plan.positions),
-          contents.add_segments(plan.segments), contents.add_segments(plan.appends)};
+          contents.add_segments(plan.segments), contents.add_segments(plan.appends),
+          add_adapters(plan.adapter_runs, num_rows - num_kept, contents)};
 }
 
 PlanLists lists_at(const PlanRanges& ranges, const PreparedPass& pass) {
   return {pass.indices(ranges.ids), pass.indices(ranges.positions), pass.segments(ranges.segments),
-          pass.segments(ranges.appends)};
+          pass.segments(ranges.appends), lists_at(ranges.adapters, pass)};
 }
 
 const PreparedPass& Transformer::State::prepare(PassContents contents,

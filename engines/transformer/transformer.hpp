@@ -57,8 +57,10 @@ struct ForwardOptions {
 
 /// Options for computing log-probabilities from logits.
 struct HeadOptions {
-  float temperature = 1.0F;      // log_softmax(logits / temperature)
-  std::int64_t chunk_rows = 64;  // logits held at once: chunk_rows x V floats; changes no bit
+  float temperature = 1.0F;  // log_softmax(logits / temperature)
+  /// Logits held at once: chunk_rows x V floats. A multiple of `BackendTraits::row_sum_step`.
+  /// Changes no bit.
+  std::int64_t chunk_rows = 64;
   /// The number of logits per row, roughly, that one unit computes or propagates; 0: all. Changes
   /// no bit.
   std::int64_t unit_features = 0;
@@ -72,6 +74,9 @@ struct HeadInput {
   ConstMatrix hidden;
   std::span<const std::int32_t> targets;
   HeadOptions options;
+  /// The numbers of consecutive rows that belong to one sequence each. Read only if the backend's
+  /// `row_sum_step` is not 1: chunks then end where sequences do. Empty: all rows belong to one.
+  std::span<const std::int64_t> sequence_rows = {};
 };
 
 /// Rows whose gradients go through the head at a time. A product holds a rounded copy of their
@@ -94,7 +99,7 @@ struct BackwardOptions {
   /// one window of a longer sequence, cut at multiples of this from its first token. 0: no sequence
   /// is cut. Sums over a sequence that is cut are taken window after window, from the last to the
   /// first, so the same windows give the same bits. Sequences that are not cut have the bits that
-  /// they have without windows.
+  /// they have without windows. A multiple of `BackendTraits::row_sum_step`.
   std::int64_t window_tokens = 0;
   /// The gradients contributed until now to a prefix that is an inference segment of this batch and
   /// a training segment of a later one. May be null if every prefix is trained in the batch that

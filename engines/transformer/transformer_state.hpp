@@ -5,6 +5,7 @@
 // Legend: as in transformer.hpp, and H heads, F width of the MLP.
 #pragma once
 
+#include "engines/transformer/adapter_rows.hpp"
 #include "engines/transformer/batch_plan.hpp"
 #include "engines/transformer/device_matrix.hpp"
 #include "engines/transformer/pass_memory.hpp"
@@ -153,6 +154,7 @@ struct PlanLists {
   IndexList positions;  // (T)
   SegmentList segments;
   SegmentList appends;
+  AdapterLists adapters;
 };
 
 /// The positions of these lists in the contents of a pass.
@@ -161,11 +163,13 @@ struct PlanRanges {
   PassRange positions;
   PassRange segments;
   PassRange appends;
+  AdapterRanges adapters;
 };
 
-/// Adds the lists of `plan`, and the ids of its rows.
+/// Adds the lists of `plan`, and the ids of its rows. The activations of its last `num_kept` rows
+/// are kept.
 [[nodiscard]] PlanRanges add_plan(const BatchPlan& plan, std::span<const std::int32_t> ids,
-                                  PassContents& contents);
+                                  std::int64_t num_kept, PassContents& contents);
 /// Returns the lists that were added at `ranges`.
 [[nodiscard]] PlanLists lists_at(const PlanRanges& ranges, const PreparedPass& pass);
 
@@ -210,6 +214,7 @@ struct Transformer::State : PassBuffers {
   RopeCache rope;
   // The lists of the last call of each kind.
   std::unique_ptr<PreparedPass> forward_pass;
+  std::unique_ptr<PreparedPass> logits_pass;
   std::unique_ptr<PreparedPass> head_pass;
   std::unique_ptr<PreparedPass> backward_pass;
 };

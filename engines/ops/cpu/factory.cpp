@@ -28,6 +28,7 @@ std::int64_t bytes_of(const WeightSize& weight) {
 class CpuBackend final : public BackendFactory {
 public:
   std::string_view name() const noexcept override { return "cpu"; }
+  BackendTraits traits() const noexcept override { return {}; }
 
   Result<std::unique_ptr<Ops>> open(Workers& workers, const DeviceSize& size) const override {
     TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<host::Ops> ops, make_cpu_host_ops(workers));

@@ -39,6 +39,13 @@ public:
     return std::span(segments_).subspan(static_cast<std::size_t>(list.first),
                                         static_cast<std::size_t>(list.size));
   }
+  static std::span<const RowRun> runs(const RunList& list) {
+    return list.empty() ? std::span<const RowRun>() : list.pass->at(list);
+  }
+  [[nodiscard]] std::span<const RowRun> at(const RunList& list) const override {
+    return contents_.runs().subspan(static_cast<std::size_t>(list.first),
+                                    static_cast<std::size_t>(list.size));
+  }
 
 private:
   PassContents contents_;
@@ -108,6 +115,7 @@ public:
   [[nodiscard]] std::string_view description() const noexcept override {
     return ops_->description();
   }
+  [[nodiscard]] BackendTraits traits() const noexcept override { return ops_->traits(); }
 
   // -- memory ------------------------------------------------------------------------------------
 
@@ -268,15 +276,19 @@ public:
     run([=, this] { ops_->bias_backward(in(dy), out(dbias)); });
   }
 
-  void add_low_rank(engines::ConstMatrix x, std::span<const engines::LowRankTerm> terms,
-                    engines::Matrix y) override {
-    std::vector<LowRankTerm> host_terms;
-    host_terms.reserve(terms.size());
-    for (const engines::LowRankTerm& term : terms) {
-      host_terms.push_back(
-          {term.first_row, term.num_rows, term.a, term.b, term.scale, in(term.scaled_c)});
-    }
-    run([this, x, host_terms = std::move(host_terms), y] {
+  void add_low_rank(engines::ConstMatrix x, RunList runs,
+                    std::span<const engines::LowRankTerm> terms, engines::Matrix y) override {
+    run([this, x, runs, terms = std::vector(terms.begin(), terms.end()), y] {
+      std::vector<LowRankTerm> host_terms;
+      host_terms.reserve(static_cast<std::size_t>(runs.size));
+      for (const RowRun& rows : HostPass::runs(runs)) {
+        TIDEMILL_CHECK(rows.adapter < std::ssize(terms)) << rows.adapter;
+        const engines::LowRankTerm& term = terms[static_cast<std::size_t>(rows.adapter)];
+        if (term.a != nullptr) {
+          host_terms.push_back(
+              {rows.first_row, rows.num_rows, term.a, term.b, term.scale, in(term.scaled_c)});
+        }
+      }
       ops_->add_low_rank(in(x), host_terms, out(y));
     });
   }

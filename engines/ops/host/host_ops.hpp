@@ -74,6 +74,8 @@ public:
 
   /// Returns the device description that a run prints.
   [[nodiscard]] virtual std::string_view description() const noexcept = 0;
+  /// Returns the traits of a backend that runs these operations.
+  [[nodiscard]] virtual BackendTraits traits() const noexcept { return {}; }
 
   /// A part of a loop: its number, and the range of its items.
   using LoopBody = std::function<void(std::int64_t part, std::int64_t begin, std::int64_t end)>;

@@ -72,6 +72,7 @@ public:
   [[nodiscard]] std::string_view description() const noexcept override {
     return ops_->description();
   }
+  [[nodiscard]] BackendTraits traits() const noexcept override { return ops_->traits(); }
   [[nodiscard]] DeviceMemory& memory() noexcept override { return ops_->memory(); }
   [[nodiscard]] ScratchStack& scratch() noexcept override { return ops_->scratch(); }
   [[nodiscard]] Status synchronize() override { return ops_->synchronize(); }
@@ -145,9 +146,10 @@ public:
     }
     record(name, cost, [&] { ops_->linear_group(x, terms, store); });
   }
-  void add_low_rank(ConstMatrix x, std::span<const LowRankTerm> terms, Matrix y) override {
+  void add_low_rank(ConstMatrix x, RunList runs, std::span<const LowRankTerm> terms,
+                    Matrix y) override {
     const std::string name = "low rank " + std::to_string(x.cols) + " x " + std::to_string(y.cols);
-    record(name, low_rank_cost(terms, x, y), [&] { ops_->add_low_rank(x, terms, y); });
+    record(name, low_rank_cost(runs, terms, x, y), [&] { ops_->add_low_rank(x, runs, terms, y); });
   }
   void linear_backward_input(ConstMatrix dy, const PreparedWeight& weight, std::int64_t first_input,
                              Store store, Matrix dx) override {
@@ -274,10 +276,18 @@ private:
             bytes < f32_bytes ? DType::kBF16 : DType::kF32};
   }
 
-  static Cost low_rank_cost(std::span<const LowRankTerm> terms, ConstMatrix x, ConstMatrix y) {
+  static Cost low_rank_cost(RunList runs, std::span<const LowRankTerm> terms, ConstMatrix x,
+                            ConstMatrix y) {
     Cost cost;
-    for (const LowRankTerm& term : terms) {
-      const auto rows = static_cast<double>(term.num_rows);
+    if (runs.empty()) {
+      return cost;
+    }
+    for (const RowRun& run : runs.pass->at(runs)) {
+      const LowRankTerm& term = terms[static_cast<std::size_t>(run.adapter)];
+      if (term.a == nullptr) {
+        continue;
+      }
+      const auto rows = static_cast<double>(run.num_rows);
       const auto features = static_cast<double>(x.cols + y.cols);
       cost.flops += 2.0 * rows * features * static_cast<double>(term.a->out_features());
       cost.bytes += static_cast<double>(term.a->size_bytes() + term.b->size_bytes()) +

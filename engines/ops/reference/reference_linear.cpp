@@ -182,6 +182,7 @@ std::int64_t floats_in(const std::vector<WeightSize>& weights) {
 class ReferenceBackend final : public BackendFactory {
 public:
   std::string_view name() const noexcept override { return "reference"; }
+  BackendTraits traits() const noexcept override { return {}; }
   Result<std::unique_ptr<Ops>> open(Workers& /*workers*/, const DeviceSize& size) const override {
     return host::make_backend(make_reference_host_ops(), size);
   }

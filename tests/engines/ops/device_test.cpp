@@ -3,48 +3,23 @@
 // copies, and sampling. Runs on every backend.
 #include <cmath>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <ostream>
 #include <span>
-#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "base/tensor/float_tensor.hpp"
-#include "engines/executor/workers.hpp"
-#include "engines/ops/cpu/factory.hpp"
-#include "engines/ops/guarded/factory.hpp"
 #include "engines/ops/host/device_access.hpp"
-#include "engines/ops/reference/factory.hpp"
 #include "engines/optimizer/gradient_norm.hpp"
 #include "engines/sampling/sampler.hpp"
+#include "tests/engines/ops/device_cases.hpp"
 #include "tests/engines/ops/device_values.hpp"
 
 namespace tidemill::engines {
 namespace {
 
 using Floats = std::vector<float>;
-
-struct DeviceCase {
-  std::string name;
-  std::function<std::unique_ptr<Ops>(Workers&)> make;
-  friend std::ostream& operator<<(std::ostream& out, const DeviceCase& c) { return out << c.name; }
-};
-
-std::unique_ptr<Ops> guarded(Workers& workers, host::Execution execution) {
-  return make_guarded_ops(make_cpu_host_ops(workers).value(), execution, std::int64_t{64} << 20U)
-      .value();
-}
-
-std::vector<DeviceCase> device_cases() {
-  return {
-      {"reference", [](Workers&) { return make_reference_ops(); }},
-      {"cpu", [](Workers& workers) { return make_cpu_ops(workers).value(); }},
-      {"guarded", [](Workers& workers) { return guarded(workers, host::Execution::kImmediate); }},
-      {"deferred", [](Workers& workers) { return guarded(workers, host::Execution::kDeferred); }}};
-}
 
 Floats counted(std::int64_t count) {
   Floats values;

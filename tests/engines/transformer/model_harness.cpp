@@ -106,6 +106,7 @@ TokenScores ModelHarness::train(const std::vector<TestSequence>& sequences, cons
   std::vector<std::int32_t> targets;
   std::vector<float> dlogprobs;
   std::vector<float> dentropies;
+  std::vector<std::int64_t> sequence_rows;
   for (const auto& ids : inference_sequences) {
     batch.ids.insert(batch.ids.end(), ids.begin(), ids.end());
     pages.push_back(pages_for(static_cast<std::int64_t>(ids.size())));
@@ -115,6 +116,7 @@ TokenScores ModelHarness::train(const std::vector<TestSequence>& sequences, cons
     const std::size_t length = sequence.ids.size();
     batch.ids.insert(batch.ids.end(), sequence.ids.begin(), sequence.ids.end());
     pages.push_back(pages_for(static_cast<std::int64_t>(length)));
+    sequence_rows.push_back(static_cast<std::int64_t>(length));
     // The row of token t predicts token t + 1; the last row predicts nothing.
     for (std::size_t t = 1; t <= length; ++t) {
       const bool target = t < length && sequence.mask[t] != 0;
@@ -141,7 +143,7 @@ TokenScores ModelHarness::train(const std::vector<TestSequence>& sequences, cons
       all_hidden.slice_rows(inference_rows, all_hidden.rows - inference_rows);
   std::vector<float> logprobs(targets.size());
   std::vector<float> entropies(targets.size());
-  const HeadInput input{weights.get(), adapter, hidden, targets, head};
+  const HeadInput input{weights.get(), adapter, hidden, targets, head, sequence_rows};
   run_all(*model.start_token_logprobs(input, logprobs, entropies));
   if (gradients != nullptr) {
     DeviceMatrix dhidden(ops->memory());

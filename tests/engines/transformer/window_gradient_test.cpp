@@ -192,7 +192,7 @@ std::vector<GroupShape> shapes_of(const std::vector<BackwardGroup>& groups) {
 }
 
 TEST(BackwardGroupsTest, PackWholeSequencesAndCutLongOnes) {
-  const std::vector<BackwardGroup> groups = plan_groups(plan_of({3, 5, 4, 17, 8, 1}), 8);
+  const std::vector<BackwardGroup> groups = plan_groups(plan_of({3, 5, 4, 17, 8, 1}), {8});
   EXPECT_EQ(shapes_of(groups), (std::vector<GroupShape>{{0, 8, 8, 1, 2},
                                                         {8, 4, 4, 1, 1},
                                                         {28, 1, 17, 1, 1},
@@ -217,7 +217,7 @@ TEST(BackwardGroupsTest, HaveRowsForThePrefixesThatTheirSegmentsContinue) {
   }
   plan.roles[3].own_prefix = 0;
   plan.prefixes = {{0, 12, true}};
-  const std::vector<BackwardGroup> groups = plan_groups(plan, 8);
+  const std::vector<BackwardGroup> groups = plan_groups(plan, {8});
   EXPECT_EQ(shapes_of(groups), (std::vector<GroupShape>{{0, 2, 14, 1, 1},
                                                         {2, 3, 15, 1, 1},
                                                         {13, 2, 22, 1, 1},
@@ -235,7 +235,7 @@ TEST(BackwardGroupsTest, HaveRowsForThePrefixesThatTheirSegmentsContinue) {
 TEST(BackwardGroupsTest, FormOneGroupIfEverythingFits) {
   const BatchPlan plan = plan_of({3, 5, 40});
   for (const std::int64_t window : {0, 48, 1000}) {
-    const std::vector<BackwardGroup> groups = plan_groups(plan, window);
+    const std::vector<BackwardGroup> groups = plan_groups(plan, {window});
     ASSERT_EQ(groups.size(), 1U) << window;
     EXPECT_EQ(groups[0].num_rows, 48);
     EXPECT_EQ(groups[0].num_kv_rows, 48);
@@ -243,10 +243,23 @@ TEST(BackwardGroupsTest, FormOneGroupIfEverythingFits) {
   }
 }
 
+TEST(BackwardGroupsTest, HaveOneSegmentEachIfSumsCannotBeCutAfterAnyRow) {
+  const BatchPlan plan = plan_of({3, 5, 4, 17, 8, 1});
+  EXPECT_EQ(shapes_of(plan_groups(plan, {8, 4})), (std::vector<GroupShape>{{0, 3, 3, 1, 1},
+                                                                           {3, 5, 5, 1, 1},
+                                                                           {8, 4, 4, 1, 1},
+                                                                           {28, 1, 17, 1, 1},
+                                                                           {20, 8, 17, 0, 1},
+                                                                           {12, 8, 17, 0, 1},
+                                                                           {29, 8, 8, 1, 1},
+                                                                           {37, 1, 1, 1, 1}}));
+  EXPECT_EQ(plan_groups(plan, {0, 64}).size(), 6U);
+}
+
 TEST(BackwardGroupsTest, WithoutWindowsCutNoSequenceAndJoinShortOnes) {
   const BatchPlan plan = plan_of({300, 212, 1, kWholeRows + 88, 500});
   std::vector<std::int64_t> rows;
-  for (const BackwardGroup& group : plan_groups(plan, 0)) {
+  for (const BackwardGroup& group : plan_groups(plan, {})) {
     EXPECT_EQ(group.num_kv_rows, group.num_rows);
     rows.push_back(group.num_rows);
   }
