@@ -15,6 +15,13 @@ namespace tidemill::engines {
 /// Products may be cut at multiples of this many features.
 inline constexpr std::int64_t kFeatureStep = 64;
 
+/// Rows [first, first + count) of a weight or a table that is laid out part by part. `first` is a
+/// multiple of `kFeatureStep`, and so is `count` unless the range ends with the last row.
+struct WeightRows {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+};
+
 /// Says whether an operation overwrites its destination or adds to it.
 enum class Store : std::uint8_t { kOverwrite, kAdd };
 
