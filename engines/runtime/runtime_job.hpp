@@ -75,7 +75,8 @@ public:
   }
 
 private:
-  enum class Work { kNone, kBatch, kOptimStep, kLayout, kSave };
+  // `kZero` and `kLayout` end an optimizer step.
+  enum class Work { kNone, kBatch, kOptimStep, kZero, kLayout, kSave };
 
   struct Entry {
     TrainSequence sequence;
@@ -97,7 +98,8 @@ private:
   struct LayingOut {
     std::optional<ModelWeights::Layout> base;
     TensorMap tensors;
-    std::size_t next = 0;  // entry to read
+    std::size_t next = 0;                     // entry to read
+    std::optional<ParameterSet::Copy> entry;  // the part of it that was read
     std::optional<Adapter::Layout> adapter;
   };
   // A snapshot that is being made, and the next tensor of it.
@@ -107,6 +109,7 @@ private:
     TensorMap tensors;
     TensorHasher hasher;
     std::size_t next = 0;
+    std::optional<ParameterSet::Copy> tensor;  // the part of it that was read
   };
 
   RuntimeJob(Parts parts, const RuntimeOptions& options, TrainedParameters parameters,
@@ -126,8 +129,11 @@ private:
   void end_pass(StepReport& report);
   [[nodiscard]] Status run_unit();
   [[nodiscard]] Status run_optimizer_unit();
+  void zero_next();
   void begin_layout();
   [[nodiscard]] Status lay_out_next();
+  [[nodiscard]] Status read_next(LayingOut& layout);
+  [[nodiscard]] Status lay_out_adapter(LayingOut& layout);
   [[nodiscard]] Status save_next();
   void finish_save();
   void drop_gradients();
@@ -157,7 +163,9 @@ private:
   LossSums sums_;                  // of the batches since the last step
   std::int64_t num_recalled_ = 0;  // their rows that were read from kept rows
   std::optional<OptimStep> step_;  // that is to begin
+  std::unique_ptr<Units> gradient_units_;  // that collect the gradients or set them to zero
   UpdateReport last_update_;
+  // Set while `working_` is not laid out. The work of every verb starts with the rest of it.
   std::optional<LayingOut> laying_out_;
   std::optional<Saving> saving_;
   Snapshot saved_;
