@@ -85,6 +85,7 @@ RuntimeJob::RuntimeJob(Parts parts, const RuntimeOptions& options, TrainedParame
     : context_(parts.context),
       own_cache_(std::move(parts.own_cache)),
       weight_cache_(parts.weight_cache),
+      reserved_(std::move(parts.reserved)),
       parameters_(std::move(parameters)),
       gradients_(std::move(gradients)),
       transformer_(context_.config, *context_.ops),
@@ -112,7 +113,9 @@ RuntimeJob::RuntimeJob(Parts parts, const RuntimeOptions& options, TrainedParame
 Status RuntimeJob::reserve(const RuntimeOptions& options) {
   const ModelConfig& config = context_.config;
   const RowLimits& limits = options.limits;
-  const PassLimits pass = training_limits(config, options, row_bytes_, context_.cache_tokens());
+  const PassLimits pass =
+      training_limits(config, options, row_bytes_,
+                      reserved_ != nullptr ? reserved_->tokens() : context_.cache_tokens());
   const auto reserved = [&](const Status& status) {
     return status.with_context("memory to train " + std::to_string(pass.rows) +
                                " tokens at a time");
@@ -159,6 +162,13 @@ Status RuntimeJob::check_idle() const {
   return has_work() ? Status(Errc::kUnavailable, "the training job has work") : Status{};
 }
 
+// Returns how many positions a micro-batch may have in the cache.
+std::int64_t RuntimeJob::cache_tokens() const noexcept {
+  const KvCache& cache = *context_.cache;
+  return reserved_ != nullptr ? reserved_->tokens()
+                              : cache.num_shared_pages() * cache.options().page_tokens;
+}
+
 Status RuntimeJob::check(const TrainSequence& sequence) const {
   TIDEMILL_RETURN_IF_ERROR(check_columns(sequence));
   for (const std::int32_t token : sequence.ids) {
@@ -185,12 +195,10 @@ Status RuntimeJob::check(const TrainSequence& sequence) const {
             length + "the longest sequence that memory is reserved for, " +
                 std::to_string(sequence_rows_) + " rows" + sample_text(sequence.id)};
   }
-  const KvCache& cache = *context_.cache;
-  if (cache.pages_for(rows) > cache.num_pages()) {
+  if (rows > cache_tokens()) {
     return {Errc::kResourceExhausted,
-            length + "the cache of " +
-                std::to_string(cache.num_pages() * cache.options().page_tokens) + " tokens" +
-                sample_text(sequence.id)};
+            length + (reserved_ != nullptr ? "the reservation of " : "the cache of ") +
+                std::to_string(cache_tokens()) + " tokens" + sample_text(sequence.id)};
   }
   return {};
 }
@@ -217,8 +225,10 @@ Status RuntimeJob::begin_batch(TrainBatch batch, TokenLoss* loss) {
     }
   }
   std::vector<const TrainSequence*> sequences;
+  std::int64_t longest = 0;
   for (const auto& [id, entry] : begun.entries) {
     sequences.push_back(&entry.sequence);
+    longest = std::max(longest, num_rows(entry.sequence));
   }
   const std::vector<SharedPrompt> prompts = find_shared_prompts(sequences);
   TIDEMILL_RETURN_IF_ERROR(reserve_prompts(prompts));
@@ -226,9 +236,16 @@ Status RuntimeJob::begin_batch(TrainBatch batch, TokenLoss* loss) {
   for (auto& [id, entry] : begun.entries) {
     entry.prompt = *prompt++;
   }
+  if (reserved_ == nullptr) {
+    begun.need = std::make_unique<PageNeed>(context_, context_.cache->pages_for(longest));
+  }
   batch_ = std::move(begun);  // the nodes of the map stay where they are
   batch_->next = batch_->entries.begin();
-  work_ = batch_->entries.empty() ? Work::kNone : Work::kBatch;
+  if (batch_->entries.empty()) {
+    end_batch();
+  } else {
+    work_ = Work::kBatch;
+  }
   has_gradients_ = has_gradients_ || loss != nullptr;
   return {};
 }
@@ -245,7 +262,8 @@ HeadOptions RuntimeJob::head_options(float temperature) const noexcept {
 }
 
 PassResources RuntimeJob::pass_resources(const HeadOptions& head) {
-  return {transformer_, activations_, gradients_, carried_, dhidden_, head, window_tokens_};
+  return {transformer_, activations_, gradients_,     carried_,
+          dhidden_,     head,         window_tokens_, reserved_.get()};
 }
 
 // Starts the pass of as many sequences as fit. Returns false if not even one fits now, because
@@ -326,8 +344,13 @@ void RuntimeJob::end_pass(StepReport& report) {
   batch_->next = batch_->entries.upper_bound(sequences.back()->id);
   batch_->pass.reset();
   if (batch_->next == batch_->entries.end()) {
-    work_ = Work::kNone;
+    end_batch();
   }
+}
+
+void RuntimeJob::end_batch() {
+  batch_->need.reset();
+  work_ = Work::kNone;
 }
 
 Status RuntimeJob::run_unit() {
