@@ -13,6 +13,8 @@ namespace {
 
 // Elements that are converted at a time between the host's types and float32.
 constexpr std::int64_t kConvertedElements = std::int64_t{1} << 18U;
+// Elements of a row that is set to zero: small enough that many threads share a unit.
+constexpr std::int64_t kZeroedElements = std::int64_t{1} << 14U;
 
 // Device memory fails only with the device, after which nothing can go on.
 void check_read(const Status& status) {
@@ -108,11 +110,11 @@ void ParameterSet::set_zero() {
 // Fills whole rows, so that the work can be divided.
 void ParameterSet::set_zero(std::int64_t first, std::int64_t count) {
   const Vector all = values().slice(first, count);
-  const std::int64_t rows = count / kConvertedElements;
+  const std::int64_t rows = count / kZeroedElements;
   if (rows > 0) {
-    ops_->fill(0.0F, {all.data, rows, kConvertedElements, kConvertedElements});
+    ops_->fill(0.0F, {all.data, rows, kZeroedElements, kZeroedElements});
   }
-  if (const std::int64_t rest = count - rows * kConvertedElements; rest > 0) {
+  if (const std::int64_t rest = count - rows * kZeroedElements; rest > 0) {
     ops_->fill(0.0F, {all.slice(count - rest, rest).data, 1, rest, rest});
   }
 }
