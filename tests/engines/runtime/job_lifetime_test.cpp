@@ -18,14 +18,14 @@ namespace tidemill::engines {
 namespace {
 
 // What a job has computed.
-struct Trained {
+struct Finished {
   TensorMap moments;
   Snapshot snapshot;
   std::vector<LossSums> sums;
   std::vector<std::vector<float>> logprobs;
 };
 
-void expect_same(const Trained& actual, const Trained& expected) {
+void expect_same(const Finished& actual, const Finished& expected) {
   EXPECT_TRUE(same_tensors(actual.moments, expected.moments));
   EXPECT_TRUE(same_tensors(actual.snapshot.adapter, expected.snapshot.adapter));
   EXPECT_EQ(actual.snapshot.adapter_digest, expected.snapshot.adapter_digest);
@@ -46,7 +46,7 @@ public:
 
   [[nodiscard]] bool done() const noexcept { return stage_ > 2 * batches_.size() + 1; }
   [[nodiscard]] TrainingJob& job() noexcept { return *job_; }
-  [[nodiscard]] const Trained& trained() const noexcept { return trained_; }
+  [[nodiscard]] const Finished& finished() const noexcept { return finished_; }
 
   // Runs one unit. Returns whether it computed anything.
   bool advance() {
@@ -101,13 +101,13 @@ private:
   }
   void finish_stage() {
     if (stage_ == 2 * batches_.size() + 1) {
-      trained_.snapshot = job_->take_saved();
-      trained_.moments = job_->optimizer_state().value();
+      finished_.snapshot = job_->take_saved();
+      finished_.moments = job_->optimizer_state().value();
     } else if (stage_ % 2 == 0) {
-      trained_.sums.push_back(job_->last_update().sums);
+      finished_.sums.push_back(job_->last_update().sums);
     } else {
       for (const TrainSequence& sequence : batches_[stage_ / 2]) {
-        trained_.logprobs.push_back(job_->logprobs(sequence.id).value());
+        finished_.logprobs.push_back(job_->logprobs(sequence.id).value());
       }
     }
   }
@@ -115,7 +115,7 @@ private:
   WeightedLoss loss_;
   std::unique_ptr<TrainingJob> job_;
   std::vector<std::vector<TrainSequence>> batches_;
-  Trained trained_;
+  Finished finished_;
   std::size_t stage_ = 0;
 };
 
@@ -158,13 +158,13 @@ protected:
     return std::make_unique<Work>(open_job(runtime, index), batches(index));
   }
 
-  [[nodiscard]] Trained alone(std::uint64_t index) const {
+  [[nodiscard]] Finished alone(std::uint64_t index) const {
     const auto runtime = open(1024);
     const auto all = work(*runtime, index);
     while (!all->done()) {
       all->advance();
     }
-    return all->trained();
+    return all->finished();
   }
 
   [[nodiscard]] std::vector<RolloutRequest> requests() const {
@@ -178,8 +178,8 @@ protected:
   // Lets the first job do `units` units while the second job and generation work too, disturbs the
   // first one, runs the others to their end, and then what is left of the first.
   void disturb(const std::function<void(ModelRuntime&, std::unique_ptr<Work>&)>& action) const {
-    const Trained first = alone(0);
-    const Trained second = alone(1);
+    const Finished first = alone(0);
+    const Finished second = alone(1);
     ResultKeeper generated;
     run_requests(open(1024)->rollout(), requests(), generated);
     int disturbed = 0;
@@ -224,9 +224,9 @@ protected:
         victim->advance();
       }
       if (victim != nullptr) {
-        expect_same(victim->trained(), first);
+        expect_same(victim->finished(), first);
       }
-      expect_same(other->trained(), second);
+      expect_same(other->finished(), second);
       for (const RolloutRequest& request : requests()) {
         expect_same_result(results.at(request.id.value), generated.at(request.id.value));
       }

@@ -17,6 +17,7 @@
 #include "engines/runtime/new_adapter.hpp"
 #include "tests/engines/runtime/job_steps.hpp"
 #include "tests/engines/runtime/runtime_bench.hpp"
+#include "tests/engines/transformer/random_model.hpp"
 #include "tests/support/temporary_directory.hpp"
 
 namespace tidemill::engines {
