@@ -9,11 +9,16 @@
 
 namespace tidemill {
 
-Result<Buffer> HeapAllocator::allocate(std::size_t size, DType dtype, const Fill& fill) {
+Result<Buffer> BufferAllocator::allocate(std::size_t size, DType dtype, const Fill& fill) {
+  TIDEMILL_ASSIGN_OR_RETURN(UnwrittenBuffer made, allocate_unwritten(size, dtype));
+  fill(made.bytes);
+  return std::move(made.buffer);
+}
+
+Result<UnwrittenBuffer> HeapAllocator::allocate_unwritten(std::size_t size, DType dtype) {
   auto memory = std::make_shared<AlignedBytes>(static_cast<std::int64_t>(size));
   const std::span<std::byte> bytes(memory->data(), size);
-  fill(bytes);
-  return Buffer::wrap(std::move(memory), bytes, dtype);
+  return UnwrittenBuffer{Buffer::wrap(std::move(memory), bytes, dtype), bytes};
 }
 
 }  // namespace tidemill

@@ -11,6 +11,12 @@
 
 namespace tidemill {
 
+/// A new buffer, whose bytes its holder writes. Nothing else may read the buffer before that.
+struct UnwrittenBuffer {
+  Buffer buffer;
+  std::span<std::byte> bytes;  // all bytes of `buffer`
+};
+
 /// Allocates buffers. A pool of shared memory can implement it, so that other processes can map
 /// what one process has written.
 ///
@@ -25,17 +31,20 @@ public:
   BufferAllocator& operator=(const BufferAllocator&) = delete;
   virtual ~BufferAllocator() = default;
 
-  /// Returns a buffer of `size` bytes with elements of `dtype`, after `fill` has written them. Its
-  /// memory is aligned for every element type and may outlive the allocator.
+  /// Returns a buffer of `size` bytes with elements of `dtype`, for a caller that writes them part
+  /// by part. Its memory is aligned for every element type and may outlive the allocator.
   /// Errors: `kResourceExhausted` if the allocator has no such memory.
-  [[nodiscard]] virtual Result<Buffer> allocate(std::size_t size, DType dtype,
-                                                const Fill& fill) = 0;
+  [[nodiscard]] virtual Result<UnwrittenBuffer> allocate_unwritten(std::size_t size,
+                                                                   DType dtype) = 0;
+
+  /// Returns such a buffer after `fill` has written it. Errors: those of `allocate_unwritten`.
+  [[nodiscard]] Result<Buffer> allocate(std::size_t size, DType dtype, const Fill& fill);
 };
 
 /// Allocates memory of this process that starts on a cache line. Never fails.
 class HeapAllocator final : public BufferAllocator {
 public:
-  [[nodiscard]] Result<Buffer> allocate(std::size_t size, DType dtype, const Fill& fill) override;
+  [[nodiscard]] Result<UnwrittenBuffer> allocate_unwritten(std::size_t size, DType dtype) override;
 };
 
 }  // namespace tidemill

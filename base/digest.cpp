@@ -77,14 +77,19 @@ TensorHasher::TensorHasher(std::size_t num_tensors) {
 }
 
 void TensorHasher::add(std::string_view name, const Tensor& tensor) {
+  begin(name, tensor.dtype, tensor.shape, tensor.data.size_bytes());
+  append(tensor.data.bytes());
+}
+
+void TensorHasher::begin(std::string_view name, DType dtype, std::span<const std::int64_t> shape,
+                         std::size_t size_bytes) {
   update(hasher_, name);
-  update(hasher_, dtype_name(tensor.dtype));
-  update(hasher_, std::uint64_t{tensor.shape.size()});
-  for (const std::int64_t extent : tensor.shape) {
+  update(hasher_, dtype_name(dtype));
+  update(hasher_, std::uint64_t{shape.size()});
+  for (const std::int64_t extent : shape) {
     update(hasher_, static_cast<std::uint64_t>(extent));
   }
-  update(hasher_, std::uint64_t{tensor.data.size_bytes()});
-  hasher_.update(tensor.data.bytes());
+  update(hasher_, std::uint64_t{size_bytes});
 }
 
 std::string digest_tensors(const TensorMap& tensors) {

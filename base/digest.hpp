@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/tensor/dtype.hpp"
 #include "base/tensor/tensor.hpp"
 
 namespace tidemill {
@@ -56,7 +57,7 @@ struct DigestKey {
 /// the data.
 [[nodiscard]] std::string digest_tensors(const TensorMap& tensors);
 
-/// Computes `digest_tensors` one tensor at a time.
+/// Computes `digest_tensors` one tensor, or one part of a tensor, at a time.
 class TensorHasher {
 public:
   /// `num_tensors` tensors will be added.
@@ -64,6 +65,11 @@ public:
 
   /// Appends a tensor. The names of tensors ascend.
   void add(std::string_view name, const Tensor& tensor);
+  /// Begins a tensor of `size_bytes` bytes, which `append` adds part by part.
+  void begin(std::string_view name, DType dtype, std::span<const std::int64_t> shape,
+             std::size_t size_bytes);
+  /// Appends the next bytes of the tensor that was begun.
+  void append(std::span<const std::byte> bytes) { hasher_.update(bytes); }
   /// Returns the digest. Requires that all tensors were added.
   [[nodiscard]] std::string digest() const { return hasher_.digest(); }
 

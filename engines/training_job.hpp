@@ -117,7 +117,7 @@ struct OptimStep {
 /// bit.
 /// Threads: one call at a time over all users of the model. `score`, `optimizer_state` and `load`
 /// take time proportional to what they compute or copy, and `cancel` completes a step that has
-/// begun to change weights. No other call blocks longer than its budget.
+/// begun to change weights and sets gradients to zero. No other call blocks longer than its budget.
 class TrainingJob {
 public:
   TrainingJob() = default;
@@ -150,13 +150,15 @@ public:
   /// Runs units of the work that a verb started: at most `budget.units`, and not beyond the end of
   /// a micro-batch of at most `budget.tokens` (at least one sequence). Errors: those of the loss,
   /// of the device and of the allocator of snapshots; `kInternal` naming the sequence or the tensor
-  /// if a log-probability or a gradient is not finite. The work is then over and all gradients are
-  /// dropped; the weights keep the steps before it.
+  /// if a log-probability or a gradient is not finite; `kResourceExhausted` if there is too little
+  /// memory to lay changed weights out. The work is then over and all gradients are dropped; the
+  /// weights keep the steps before it and a step that has changed them. The next verb first repeats
+  /// a layout that failed.
   [[nodiscard]] virtual Result<StepReport> advance(const StepBudget& budget) = 0;
 
   /// Ends the work and drops all gradients. The weights keep the steps before it, and the step in
-  /// progress if they have begun to change; that step is completed. The job no longer refers to any
-  /// loss.
+  /// progress if they have begun to change; that step is completed, and the next verb lays its
+  /// weights out. The job no longer refers to any loss.
   virtual void cancel() = 0;
 
   /// Returns the log-probabilities (T) of a sequence of the last batch, until the next batch,

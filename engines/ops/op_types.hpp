@@ -23,6 +23,13 @@ struct BackendTraits {
   friend bool operator==(const BackendTraits&, const BackendTraits&) = default;
 };
 
+/// Rows [first, first + count) of a weight or a table that is laid out part by part. `first` is a
+/// multiple of `kFeatureStep`, and so is `count` unless the range ends with the last row.
+struct WeightRows {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+};
+
 /// Says whether an operation overwrites its destination or adds to it.
 enum class Store : std::uint8_t { kOverwrite, kAdd };
 

@@ -264,9 +264,17 @@ public:
       std::unique_ptr<PreparedWeight> old, const WeightView& weight, DType compute,
       WeightUse use) = 0;
 
-  /// Does the same with a weight (O, I) in device memory, without gaps between rows.
+  /// Does the same with a weight (O, I) in device memory, without gaps between rows, but lays out
+  /// `rows` alone. For rows that do not begin at 0, `old` is the result of the call for the rows
+  /// before them, whose rows are kept. The result may be used once all rows are laid out.
   [[nodiscard]] virtual Result<std::unique_ptr<PreparedWeight>> replace_weight(
-      std::unique_ptr<PreparedWeight> old, ConstMatrix weight, DType compute, WeightUse use) = 0;
+      std::unique_ptr<PreparedWeight> old, ConstMatrix weight, WeightRows rows, DType compute,
+      WeightUse use) = 0;
+  /// Does the same with all rows.
+  [[nodiscard]] Result<std::unique_ptr<PreparedWeight>> replace_weight(
+      std::unique_ptr<PreparedWeight> old, ConstMatrix weight, DType compute, WeightUse use) {
+    return replace_weight(std::move(old), weight, {0, weight.rows}, compute, use);
+  }
 
   /// Makes an embedding table (V, D) of any weight type readable by the device. The backend may
   /// share the memory of the tensor, which must not change.
@@ -275,10 +283,15 @@ public:
       const Tensor& table) = 0;
 
   /// Copies a table in device memory, rounded to `dtype` (kF32 or kBF16). Reuses the memory of
-  /// `old`, which is consumed and may be null, if it can. Errors: those of
-  /// `DeviceMemory::allocate`.
+  /// `old`, which is consumed and may be null, if it can. Copies `rows` alone, as `replace_weight`
+  /// does. Errors: those of `DeviceMemory::allocate`.
   [[nodiscard]] virtual Result<std::unique_ptr<PreparedTable>> replace_table(
-      std::unique_ptr<PreparedTable> old, ConstMatrix table, DType dtype) = 0;
+      std::unique_ptr<PreparedTable> old, ConstMatrix table, WeightRows rows, DType dtype) = 0;
+  /// Does the same with all rows.
+  [[nodiscard]] Result<std::unique_ptr<PreparedTable>> replace_table(
+      std::unique_ptr<PreparedTable> old, ConstMatrix table, DType dtype) {
+    return replace_table(std::move(old), table, {0, table.rows}, dtype);
+  }
 
   /// Computes y (T, O) = or += x (T, I) W^T + bias (O). `bias` may be empty.
   virtual void linear(ConstMatrix x, const PreparedWeight& weight, ConstVector bias, Store store,

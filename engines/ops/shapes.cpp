@@ -50,6 +50,10 @@ void check_weight(const WeightView& weight) {
       << dtype_name(weight.dtype) << " x " << weight.in_features;
 }
 
+void check_weight_rows(WeightRows rows, std::int64_t all) {
+  check_features(rows.first, rows.count, all);
+}
+
 void check_linear(host::ConstMatrix x, const PreparedWeight& weight, const host::LinearTerm& term) {
   check_shape(x, term.y.rows, weight.in_features());
   check_matrix(term.y);

@@ -13,6 +13,8 @@ namespace tidemill::engines {
 /// contract of `host::Ops`, it aborts with a message that names the sizes.
 /// Threads: pure functions.
 void check_weight(const WeightView& weight);
+/// Checks a range of the `all` rows of a weight or a table.
+void check_weight_rows(WeightRows rows, std::int64_t all);
 void check_linear(host::ConstMatrix x, const PreparedWeight& weight, const host::LinearTerm& term);
 void check_linear_backward_input(host::ConstMatrix dy, const PreparedWeight& weight,
                                  std::int64_t first_input, host::ConstMatrix dx);

@@ -25,6 +25,9 @@ MicroBatch::~MicroBatch() {
   for (const Prompt& prompt : prompts_) {
     context_.cache->release(prompt.pages);
   }
+  if (reserved_ != nullptr) {
+    reserved_->reset();
+  }
 }
 
 // Returns whether a sequence with `prompt` is the first in this micro-batch that shares it.
@@ -37,6 +40,23 @@ std::int64_t MicroBatch::rows_of(const TrainSequence& sequence,
   return num_rows(sequence) - (starts_prompt(prompt) ? 0 : prompt.num_tokens);
 }
 
+// Allocates pages that the cache shares.
+bool MicroBatch::take_shared(std::int64_t needed, std::vector<std::int32_t>& pages) {
+  KvCache& cache = *context_.cache;
+  if (needed > cache.num_shared_pages() - context_.job_pages) {
+    return false;  // generation could not give up enough
+  }
+  if (needed > cache.num_free_pages()) {
+    context_.make_room(needed, rows() == 0 ? ReclaimFrom::kRunning : ReclaimFrom::kCached);
+  }
+  if (!cache.allocate(needed, pages)) {
+    return false;
+  }
+  num_pages_ += needed;
+  context_.job_pages += needed;
+  return true;
+}
+
 // Allocates the pages of the first `count` tokens of a sequence. It shares the whole pages of a
 // shared prompt and allocates the others. The first sequence that shares a prompt allocates the
 // prompt's pages too: it continues in the page in which the prompt ends.
@@ -46,21 +66,15 @@ bool MicroBatch::allocate(std::int64_t count, const SharedPrompt& prompt,
   const std::int64_t page_tokens = cache.options().page_tokens;
   const std::int64_t given = starts_prompt(prompt) ? 0 : prompt.num_tokens / page_tokens;
   const std::int64_t needed = cache.pages_for(count) - given;
-  if (needed > cache.num_pages() - context_.job_pages) {
-    return false;  // generation could not give up enough
-  }
-  if (needed > cache.num_free_pages()) {
-    context_.make_room(needed, rows() == 0 ? ReclaimFrom::kRunning : ReclaimFrom::kCached);
+  std::vector<std::int32_t> taken;
+  if (!(reserved_ != nullptr ? reserved_->take(needed, taken) : take_shared(needed, taken))) {
+    return false;
   }
   if (given > 0) {
     pages.assign(prompts_.back().pages.begin(), prompts_.back().pages.begin() + given);
+    cache.share(pages);
   }
-  if (!cache.allocate(needed, pages)) {
-    return false;
-  }
-  cache.share(std::span(pages).first(static_cast<std::size_t>(given)));
-  num_pages_ += needed;
-  context_.job_pages += needed;
+  pages.insert(pages.end(), taken.begin(), taken.end());
   return true;
 }
 

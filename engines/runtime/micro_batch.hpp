@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engines/runtime/generated_rows.hpp"
+#include "engines/runtime/reserved_pages.hpp"
 #include "engines/runtime/runtime_context.hpp"
 #include "engines/runtime/shared_prompts.hpp"
 #include "engines/runtime/weight_cache.hpp"
@@ -28,15 +29,17 @@ namespace tidemill::engines {
 /// read, and its gradient is carried to the later one.
 class MicroBatch {
 public:
-  /// `context` must outlive this object.
-  explicit MicroBatch(RuntimeContext& context) : context_(context) {}
+  /// Takes its pages from `reserved` or, if that is null, from those that the cache shares. Both
+  /// arguments must outlive this object. At most one micro-batch at a time has `reserved`.
+  explicit MicroBatch(RuntimeContext& context, ReservedPages* reserved = nullptr)
+      : context_(context), reserved_(reserved) {}
   MicroBatch(const MicroBatch&) = delete;
   MicroBatch& operator=(const MicroBatch&) = delete;
   ~MicroBatch();
 
-  /// Appends `sequence`, which must outlive this object. If too few pages are free, evicts cached
-  /// pages and, if the batch has no rows yet, preempts generation. Returns false and leaves the
-  /// batch unchanged if that does not suffice; it preempts nothing if other jobs hold too many
+  /// Appends `sequence`, which must outlive this object. If too few shared pages are free, evicts
+  /// cached pages and, if the batch has no rows yet, preempts generation. Returns false and leaves
+  /// the batch unchanged if that does not suffice; it preempts nothing if other jobs hold too many
   /// pages.
   [[nodiscard]] bool add(const TrainSequence& sequence, const SharedPrompt& prompt);
 
@@ -98,6 +101,7 @@ private:
   [[nodiscard]] bool starts_prompt(const SharedPrompt& prompt) const noexcept;
   [[nodiscard]] bool allocate(std::int64_t count, const SharedPrompt& prompt,
                               std::vector<std::int32_t>& pages);
+  [[nodiscard]] bool take_shared(std::int64_t needed, std::vector<std::int32_t>& pages);
   [[nodiscard]] Segment segment_of(const Run& run, std::int64_t first_run,
                                    const Adapter* adapter) const;
   void train_prompt();
@@ -106,6 +110,7 @@ private:
   [[nodiscard]] std::int64_t window_rows(std::int64_t window_tokens) const;
 
   RuntimeContext& context_;
+  ReservedPages* reserved_;
   std::vector<const TrainSequence*> sequences_;
   std::vector<ValueRange> value_ranges_;  // of each sequence
   std::vector<Run> runs_;                 // the training rows, in order

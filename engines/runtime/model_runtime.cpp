@@ -143,7 +143,7 @@ public:
     if (options.optimizer.has_value()) {
       TIDEMILL_ASSIGN_OR_RETURN(
           policy_job_,
-          RuntimeJob::create({*context_, weight_cache_, nullptr}, options,
+          RuntimeJob::create({*context_, weight_cache_, nullptr, nullptr}, options,
                              options.adapter.has_value() ? initial_.adapter : model.tensors,
                              weights));
       if (GeneratedRows* rows = policy_job_->generated()) {
@@ -167,6 +167,10 @@ public:
     options.generated_bytes = 0;  // only the policy's rows are kept
     options.limits = {};          // those of generation do not apply, the others are the policy's
     TIDEMILL_RETURN_IF_ERROR(check_options(options));
+    if (job.reserved_tokens < 0) {
+      return invalid_argument("reserved_tokens: " + std::to_string(job.reserved_tokens) +
+                              " is negative");
+    }
     TIDEMILL_ASSIGN_OR_RETURN(AdapterSpec spec, read_spec(context_->config, job.adapter, true));
     const std::shared_ptr<const ModelWeights> base = opened_.lock();
     if (!options.trains_adapters || base == nullptr) {
@@ -181,10 +185,15 @@ public:
     TIDEMILL_ASSIGN_OR_RETURN(weights.adapter, weight_cache->lay_out_adapter(
                                                    adapter, *base, WeightUse::kForwardAndBackward));
     weight_cache->remember(weights, WeightUse::kForwardAndBackward);
+    std::unique_ptr<ReservedPages> reserved;
+    if (job.reserved_tokens > 0) {
+      TIDEMILL_ASSIGN_OR_RETURN(reserved, ReservedPages::create(*context_, job.reserved_tokens));
+    }
     WeightCache& cache = *weight_cache;
-    TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<RuntimeJob> opened,
-                              RuntimeJob::create({*context_, cache, std::move(weight_cache)},
-                                                 options, adapter, std::move(weights)));
+    TIDEMILL_ASSIGN_OR_RETURN(
+        std::unique_ptr<RuntimeJob> opened,
+        RuntimeJob::create({*context_, cache, std::move(weight_cache), std::move(reserved)},
+                           options, adapter, std::move(weights)));
     if (job.keeps_anchor) {
       TIDEMILL_RETURN_IF_ERROR(
           opened->keep_anchor().with_context("memory of the weights of proximal terms"));

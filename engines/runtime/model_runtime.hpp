@@ -24,6 +24,10 @@ struct JobOptions {
   std::int64_t activation_bytes = 0;
   Recompute recompute = Recompute::kNone;
   std::int64_t window_tokens = 0;
+  /// Positions of the cache, in whole pages, that the job holds for its whole life: it never waits
+  /// for pages and takes none from generation, and no other user of the cache can take them. Longer
+  /// sequences are refused. 0: its micro-batches share the pages of the cache.
+  std::int64_t reserved_tokens = 0;
   /// Whether the weights at the start, and at each `load`, are kept for `OptimStep::proximal`.
   bool keeps_anchor = false;
   /// Supplies the memory of saved weights. Must outlive the job. If null, the heap does.
@@ -63,7 +67,9 @@ public:
   /// weights until they are loaded as a named adapter. The runtime must outlive the job.
   /// Errors: those of `open_runtime` about adapters and training; `kInvalidArgument` if the base
   /// was not prepared for training (`RuntimeOptions::trains_adapters`) or is no longer in use;
-  /// `kResourceExhausted` if there is too little memory, naming what it is for and the sizes.
+  /// `kResourceExhausted` if there is too little memory, naming what it is for and the sizes, or if
+  /// a request or a batch that was accepted before may need the pages to be reserved;
+  /// `kUnavailable` if other jobs hold these pages now.
   [[nodiscard]] virtual Result<std::unique_ptr<TrainingJob>> open_job(
       const JobOptions& options) = 0;
   /// Returns the adapters that requests may name.

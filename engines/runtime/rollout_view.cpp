@@ -90,6 +90,7 @@ RolloutView::RolloutView(RuntimeContext& context, WeightCache& weight_cache,
       preempted_between_steps_ += queue_.planner().make_room(pages);
     }
   };
+  context.largest_request = [this] { return queue_.planner().largest_need(); };
 }
 
 Status RolloutView::reserve() {
@@ -135,10 +136,10 @@ Status RolloutView::check(const RolloutRequest& request) const {
                                           sample_text(id)};
   }
   const KvCache& cache = *context_.cache;
-  if (cache.pages_for(max_cached_tokens(request)) > cache.num_pages()) {
+  if (cache.pages_for(max_cached_tokens(request)) > cache.num_shared_pages()) {
     return {Errc::kResourceExhausted,
             tokens + " exceed the cache of " +
-                std::to_string(cache.num_pages() * cache.options().page_tokens) + " tokens" +
+                std::to_string(cache.num_shared_pages() * cache.options().page_tokens) + " tokens" +
                 sample_text(id)};
   }
   return {};

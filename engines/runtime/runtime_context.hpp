@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "base/ids.hpp"
@@ -73,6 +74,11 @@ struct RuntimeContext {
   /// Frees cache pages that generation holds until `pages` pages are free or no more can be freed.
   /// The rollout view sets it.
   std::function<void(std::int64_t pages, ReclaimFrom from)> make_room;
+  /// Returns the pages that the largest request of generation may need. The rollout view sets it.
+  std::function<std::int64_t()> largest_request;
+  /// The pages that the longest sequence of each batch in progress needs, except the batches of
+  /// jobs with reserved pages.
+  std::multiset<std::int64_t> batch_needs;
   std::string description;
 
   /// Starts the threads, reserves the memory of the device, and allocates the cache and the

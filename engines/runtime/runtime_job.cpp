@@ -85,6 +85,7 @@ RuntimeJob::RuntimeJob(Parts parts, const RuntimeOptions& options, TrainedParame
     : context_(parts.context),
       own_cache_(std::move(parts.own_cache)),
       weight_cache_(parts.weight_cache),
+      reserved_(std::move(parts.reserved)),
       parameters_(std::move(parameters)),
       gradients_(std::move(gradients)),
       transformer_(context_.config, *context_.ops),
@@ -112,7 +113,9 @@ RuntimeJob::RuntimeJob(Parts parts, const RuntimeOptions& options, TrainedParame
 Status RuntimeJob::reserve(const RuntimeOptions& options) {
   const ModelConfig& config = context_.config;
   const RowLimits& limits = options.limits;
-  const PassLimits pass = training_limits(config, options, row_bytes_, context_.cache_tokens());
+  const PassLimits pass =
+      training_limits(config, options, row_bytes_,
+                      reserved_ != nullptr ? reserved_->tokens() : context_.cache_tokens());
   const auto reserved = [&](const Status& status) {
     return status.with_context("memory to train " + std::to_string(pass.rows) +
                                " tokens at a time");
@@ -159,6 +162,13 @@ Status RuntimeJob::check_idle() const {
   return has_work() ? Status(Errc::kUnavailable, "the training job has work") : Status{};
 }
 
+// Returns how many positions a micro-batch may have in the cache.
+std::int64_t RuntimeJob::cache_tokens() const noexcept {
+  const KvCache& cache = *context_.cache;
+  return reserved_ != nullptr ? reserved_->tokens()
+                              : cache.num_shared_pages() * cache.options().page_tokens;
+}
+
 Status RuntimeJob::check(const TrainSequence& sequence) const {
   TIDEMILL_RETURN_IF_ERROR(check_columns(sequence));
   for (const std::int32_t token : sequence.ids) {
@@ -185,12 +195,10 @@ Status RuntimeJob::check(const TrainSequence& sequence) const {
             length + "the longest sequence that memory is reserved for, " +
                 std::to_string(sequence_rows_) + " rows" + sample_text(sequence.id)};
   }
-  const KvCache& cache = *context_.cache;
-  if (cache.pages_for(rows) > cache.num_pages()) {
+  if (rows > cache_tokens()) {
     return {Errc::kResourceExhausted,
-            length + "the cache of " +
-                std::to_string(cache.num_pages() * cache.options().page_tokens) + " tokens" +
-                sample_text(sequence.id)};
+            length + (reserved_ != nullptr ? "the reservation of " : "the cache of ") +
+                std::to_string(cache_tokens()) + " tokens" + sample_text(sequence.id)};
   }
   return {};
 }
@@ -217,8 +225,10 @@ Status RuntimeJob::begin_batch(TrainBatch batch, TokenLoss* loss) {
     }
   }
   std::vector<const TrainSequence*> sequences;
+  std::int64_t longest = 0;
   for (const auto& [id, entry] : begun.entries) {
     sequences.push_back(&entry.sequence);
+    longest = std::max(longest, num_rows(entry.sequence));
   }
   const std::vector<SharedPrompt> prompts = find_shared_prompts(sequences);
   TIDEMILL_RETURN_IF_ERROR(reserve_prompts(prompts));
@@ -226,9 +236,16 @@ Status RuntimeJob::begin_batch(TrainBatch batch, TokenLoss* loss) {
   for (auto& [id, entry] : begun.entries) {
     entry.prompt = *prompt++;
   }
+  if (reserved_ == nullptr) {
+    begun.need = std::make_unique<PageNeed>(context_, context_.cache->pages_for(longest));
+  }
   batch_ = std::move(begun);  // the nodes of the map stay where they are
   batch_->next = batch_->entries.begin();
-  work_ = batch_->entries.empty() ? Work::kNone : Work::kBatch;
+  if (batch_->entries.empty()) {
+    end_batch();
+  } else {
+    work_ = Work::kBatch;
+  }
   has_gradients_ = has_gradients_ || loss != nullptr;
   return {};
 }
@@ -246,7 +263,8 @@ HeadOptions RuntimeJob::head_options(float temperature) const noexcept {
 }
 
 PassResources RuntimeJob::pass_resources(const HeadOptions& head) {
-  return {transformer_, activations_, gradients_, carried_, dhidden_, head, window_tokens_};
+  return {transformer_, activations_, gradients_,     carried_,
+          dhidden_,     head,         window_tokens_, reserved_.get()};
 }
 
 // Starts the pass of as many sequences as fit. Returns false if not even one fits now, because
@@ -283,12 +301,13 @@ bool RuntimeJob::start_pass(std::int64_t max_rows) {
 Result<StepReport> RuntimeJob::advance(const StepBudget& budget) {
   StepReport report;
   Status status;
-  if (work_ == Work::kBatch) {
-    status = advance_batch(budget, report);
-  } else {
-    for (; has_work() && status.ok() && report.train_units < budget.units; ++report.train_units) {
-      status = run_unit();
+  while (has_work() && status.ok() && report.train_units < budget.units) {
+    if (work_ == Work::kBatch && !laying_out_.has_value()) {
+      status = advance_batch(budget, report);
+      break;
     }
+    status = run_unit();
+    ++report.train_units;
   }
   if (!status.ok()) {
     cancel();
@@ -326,15 +345,24 @@ void RuntimeJob::end_pass(StepReport& report) {
   batch_->next = batch_->entries.upper_bound(sequences.back()->id);
   batch_->pass.reset();
   if (batch_->next == batch_->entries.end()) {
-    work_ = Work::kNone;
+    end_batch();
   }
 }
 
+void RuntimeJob::end_batch() {
+  batch_->need.reset();
+  work_ = Work::kNone;
+}
+
 Status RuntimeJob::run_unit() {
+  if (laying_out_.has_value()) {
+    return lay_out_next();
+  }
   switch (work_) {
     case Work::kOptimStep: return run_optimizer_unit();
-    case Work::kLayout: return lay_out_next();
+    case Work::kZero: zero_next(); break;
     case Work::kSave: return save_next();
+    case Work::kLayout:
     case Work::kBatch:
     case Work::kNone: break;
   }
@@ -411,8 +439,17 @@ Status RuntimeJob::optim_step(const OptimStep& step) {
 
 Status RuntimeJob::run_optimizer_unit() {
   if (step_.has_value()) {
-    parameters_.begin_step(gradients_.collect(), *step_);
-    step_.reset();
+    if (gradient_units_ == nullptr) {
+      gradient_units_ = gradients_.start_collect();
+    }
+    if (!gradient_units_->done()) {
+      gradient_units_->run();
+    }
+    if (gradient_units_->done()) {
+      gradient_units_.reset();
+      parameters_.begin_step(gradients_.sums(), *step_);
+      step_.reset();
+    }
     return {};
   }
   TIDEMILL_RETURN_IF_ERROR(parameters_.run_unit());
@@ -420,11 +457,23 @@ Status RuntimeJob::run_optimizer_unit() {
     last_update_ = parameters_.last_update();
     last_update_.sums = std::move(sums_);
     last_update_.recalled_tokens = num_recalled_;
+    gradient_units_ = gradients_.start_zero();
+    work_ = Work::kZero;
+  }
+  return {};
+}
+
+// Sets a part of the gradients to zero after the optimizer step that used them.
+void RuntimeJob::zero_next() {
+  gradient_units_->run();
+  if (gradient_units_->done()) {
+    gradient_units_.reset();
+    has_gradients_ = false;
     drop_gradients();
     batch_.reset();
     begin_layout();
+    work_ = Work::kLayout;
   }
-  return {};
 }
 
 // Starts to lay the changed working weights out again.
@@ -438,11 +487,9 @@ void RuntimeJob::begin_layout() {
         weight_cache_.start_base_layout(parameters_.weights(), parameters_.published(),
                                         WeightUse::kForwardAndBackward, std::move(working_.base));
   }
-  work_ = Work::kLayout;
 }
 
-// Reads or prepares the next part. Tensors of the same shapes have been laid out before, so only
-// the device can fail.
+// Reads or prepares the next part. A part that failed is the next one again, whenever that is.
 Status RuntimeJob::lay_out_next() {
   LayingOut& layout = *laying_out_;
   if (layout.base.has_value()) {
@@ -451,31 +498,47 @@ Status RuntimeJob::lay_out_next() {
       return {};
     }
     working_.base = layout.base->take();
-  } else if (const auto& entries = parameters_.weights().entries();
-             !layout.adapter.has_value() && layout.next < entries.size()) {
-    const ParameterSet::Entry& entry = entries[layout.next];
-    TIDEMILL_ASSIGN_OR_RETURN(
-        layout.tensors[entry.name],
-        parameters_.weights().to_tensor(entry, parameters_.published(), heap_));
-    ++layout.next;
-    return {};
+  } else if (!layout.adapter.has_value() && layout.next < parameters_.weights().entries().size()) {
+    return read_next(layout);
   } else {
-    if (!layout.adapter.has_value()) {
-      layout.next = 0;  // a layout that fails to start reads the tensors again
-      TIDEMILL_ASSIGN_OR_RETURN(
-          layout.adapter,
-          weight_cache_.start_adapter_layout(std::exchange(layout.tensors, {}), *working_.base,
-                                             WeightUse::kForwardAndBackward));
-    }
-    TIDEMILL_RETURN_IF_ERROR(layout.adapter->run());
+    TIDEMILL_RETURN_IF_ERROR(lay_out_adapter(layout));
     if (!layout.adapter->done()) {
       return {};
     }
     working_.adapter = layout.adapter->take();
   }
   laying_out_.reset();
-  work_ = Work::kNone;
+  if (work_ == Work::kLayout) {
+    work_ = Work::kNone;
+  }
   return {};
+}
+
+// Reads the next part of a tensor of the adapter.
+Status RuntimeJob::read_next(LayingOut& layout) {
+  const ParameterSet::Entry& entry = parameters_.weights().entries()[layout.next];
+  if (!layout.entry.has_value()) {
+    TIDEMILL_ASSIGN_OR_RETURN(
+        layout.entry, parameters_.weights().start_copy(entry, parameters_.published(), heap_));
+  }
+  layout.entry->run();
+  if (layout.entry->done()) {
+    layout.tensors[entry.name] = layout.entry->take();
+    layout.entry.reset();
+    ++layout.next;
+  }
+  return {};
+}
+
+// Prepares the next module of the adapter.
+Status RuntimeJob::lay_out_adapter(LayingOut& layout) {
+  if (!layout.adapter.has_value()) {
+    layout.next = 0;  // a layout that fails to start reads the tensors again
+    TIDEMILL_ASSIGN_OR_RETURN(layout.adapter, weight_cache_.start_adapter_layout(
+                                                  std::exchange(layout.tensors, {}), *working_.base,
+                                                  WeightUse::kForwardAndBackward));
+  }
+  return layout.adapter->run();
 }
 
 void RuntimeJob::drop_gradients() {
@@ -489,14 +552,12 @@ void RuntimeJob::drop_gradients() {
 }
 
 void RuntimeJob::cancel() {
-  if (work_ == Work::kOptimStep && parameters_.cancel_step()) {
+  const bool completed = work_ == Work::kOptimStep && parameters_.cancel_step();
+  if (completed || work_ == Work::kZero) {
     begin_layout();
   }
-  while (work_ == Work::kLayout) {  // nothing may compute with weights that are half laid out
-    const Status laid_out = lay_out_next();
-    TIDEMILL_CHECK(laid_out.ok()) << laid_out.to_string();
-  }
   step_.reset();
+  gradient_units_.reset();
   batch_.reset();
   saving_.reset();
   drop_gradients();
@@ -518,15 +579,24 @@ Status RuntimeJob::save(PolicyVersion version) {
   return {};
 }
 
-// Reads and digests the next tensor.
+// Reads and digests the next part of a tensor.
 Status RuntimeJob::save_next() {
   const auto& entries = parameters_.weights().entries();
   const ParameterSet::Entry& entry = entries[saving_->next];
-  TIDEMILL_ASSIGN_OR_RETURN(
-      Tensor tensor, parameters_.weights().to_tensor(entry, parameters_.published(),
-                                                     allocator_ != nullptr ? *allocator_ : heap_));
-  saving_->hasher.add(entry.name, tensor);
-  saving_->tensors.emplace(entry.name, std::move(tensor));
+  std::optional<ParameterSet::Copy>& tensor = saving_->tensor;
+  if (!tensor.has_value()) {
+    const DType dtype = parameters_.published();
+    TIDEMILL_ASSIGN_OR_RETURN(
+        tensor, parameters_.weights().start_copy(entry, dtype,
+                                                 allocator_ != nullptr ? *allocator_ : heap_));
+    saving_->hasher.begin(entry.name, dtype, entry.shape, tensor->size_bytes());
+  }
+  saving_->hasher.append(tensor->run());
+  if (!tensor->done()) {
+    return {};
+  }
+  saving_->tensors.emplace(entry.name, tensor->take());
+  tensor.reset();
   if (++saving_->next == entries.size()) {
     finish_save();
   }
@@ -562,6 +632,7 @@ Status RuntimeJob::load(const Snapshot& snapshot, const TensorMap& optimizer_sta
                             weight_cache_.lay_out(snapshot, WeightUse::kForwardAndBackward));
   cancel();
   TIDEMILL_RETURN_IF_ERROR(parameters_.restore(tensors, optimizer_state));
+  laying_out_.reset();
   working_ = std::move(weights);
   published_ = true;
   return {};

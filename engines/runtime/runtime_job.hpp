@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,8 +26,8 @@ namespace tidemill::engines {
 /// Gradients are summed in the order of ids, so the weights have the same bits for every budget.
 /// Sequences that are neighbors in that order and begin with the same prompt, like the samples of a
 /// group, share its rows (`find_shared_prompts`). The job owns its parameters, optimizer,
-/// activations and workspace, and holds pages of the cache from the start of a micro-batch to its
-/// end.
+/// activations and workspace. It holds pages of the cache from the start of a micro-batch to its
+/// end or, if they are reserved, for its whole life.
 class RuntimeJob final : public TrainingJob {
 public:
   /// What a job computes with. The context must outlive it.
@@ -35,7 +36,8 @@ public:
     /// Describes the adapter to train in its `spec()`, which is empty if the job trains the base.
     /// Must outlive the job unless that is its owner.
     WeightCache& weight_cache;
-    std::unique_ptr<WeightCache> own_cache;  // `weight_cache`, or null
+    std::unique_ptr<WeightCache> own_cache;   // `weight_cache`, or null
+    std::unique_ptr<ReservedPages> reserved;  // null: micro-batches share the pages of the cache
   };
 
   /// Opens a job and reserves its memory. `initial` holds the initial values of the trained
@@ -75,7 +77,8 @@ public:
   }
 
 private:
-  enum class Work { kNone, kBatch, kOptimStep, kLayout, kSave };
+  // `kZero` and `kLayout` end an optimizer step.
+  enum class Work { kNone, kBatch, kOptimStep, kZero, kLayout, kSave };
 
   struct Entry {
     TrainSequence sequence;
@@ -83,12 +86,26 @@ private:
     std::vector<float> logprobs;  // set by the pass that computes it
     bool recalled = false;        // whether it was read from kept rows
   };
+  // The pages that a batch in progress may need, in `RuntimeContext::batch_needs`.
+  class PageNeed {
+  public:
+    PageNeed(RuntimeContext& context, std::int64_t pages)
+        : context_(context), entry_(context.batch_needs.insert(pages)) {}
+    PageNeed(const PageNeed&) = delete;
+    PageNeed& operator=(const PageNeed&) = delete;
+    ~PageNeed() { context_.batch_needs.erase(entry_); }
+
+  private:
+    RuntimeContext& context_;
+    std::multiset<std::int64_t>::iterator entry_;
+  };
   // The last batch. Its passes go on while the work is `kBatch`.
   struct Batch {
     TokenLoss* loss = nullptr;  // null: only log-probabilities are computed
     HeadOptions head;
     std::map<SampleId, Entry> entries;
     std::map<SampleId, Entry>::iterator next;  // the first entry of the next micro-batch
+    std::unique_ptr<PageNeed> need;            // while its passes go on; null if pages are reserved
     bool checked = false;                // a micro-batch was computed, not read from kept rows
     std::unique_ptr<TrainingPass> pass;  // of the current micro-batch
   };
@@ -97,7 +114,8 @@ private:
   struct LayingOut {
     std::optional<ModelWeights::Layout> base;
     TensorMap tensors;
-    std::size_t next = 0;  // entry to read
+    std::size_t next = 0;                     // entry to read
+    std::optional<ParameterSet::Copy> entry;  // the part of it that was read
     std::optional<Adapter::Layout> adapter;
   };
   // A snapshot that is being made, and the next tensor of it.
@@ -107,6 +125,7 @@ private:
     TensorMap tensors;
     TensorHasher hasher;
     std::size_t next = 0;
+    std::optional<ParameterSet::Copy> tensor;  // the part of it that was read
   };
 
   RuntimeJob(Parts parts, const RuntimeOptions& options, TrainedParameters parameters,
@@ -115,6 +134,7 @@ private:
   [[nodiscard]] Status reserve_prompts(std::span<const SharedPrompt> prompts);
   [[nodiscard]] bool trains_adapter() const noexcept { return !weight_cache_.spec().empty(); }
   [[nodiscard]] Status check(const TrainSequence& sequence) const;
+  [[nodiscard]] std::int64_t cache_tokens() const noexcept;
   [[nodiscard]] Status check_idle() const;
   [[nodiscard]] bool fits(const MicroBatch& micro, const TrainSequence& sequence,
                           const SharedPrompt& prompt, std::int64_t max_rows) const;
@@ -124,10 +144,14 @@ private:
   [[nodiscard]] bool start_pass(std::int64_t max_rows);
   [[nodiscard]] Status advance_batch(const StepBudget& budget, StepReport& report);
   void end_pass(StepReport& report);
+  void end_batch();
   [[nodiscard]] Status run_unit();
   [[nodiscard]] Status run_optimizer_unit();
+  void zero_next();
   void begin_layout();
   [[nodiscard]] Status lay_out_next();
+  [[nodiscard]] Status read_next(LayingOut& layout);
+  [[nodiscard]] Status lay_out_adapter(LayingOut& layout);
   [[nodiscard]] Status save_next();
   void finish_save();
   void drop_gradients();
@@ -135,6 +159,7 @@ private:
   RuntimeContext& context_;
   std::unique_ptr<WeightCache> own_cache_;  // null: shared
   WeightCache& weight_cache_;
+  std::unique_ptr<ReservedPages> reserved_;
   TrainedParameters parameters_;
   Gradients gradients_;
   Transformer transformer_;  // with the workspace of this job alone
@@ -157,7 +182,9 @@ private:
   LossSums sums_;                  // of the batches since the last step
   std::int64_t num_recalled_ = 0;  // their rows that were read from kept rows
   std::optional<OptimStep> step_;  // that is to begin
+  std::unique_ptr<Units> gradient_units_;  // that collect the gradients or set them to zero
   UpdateReport last_update_;
+  // Set while `working_` is not laid out. The work of every verb starts with the rest of it.
   std::optional<LayingOut> laying_out_;
   std::optional<Saving> saving_;
   Snapshot saved_;

@@ -16,9 +16,7 @@ constexpr const char* kSecondMoment = "second_moment.";
 constexpr const char* kWeight = "weight.";
 constexpr const char* kStep = "step";
 
-// Elements of a unit of an optimizer step: a multiple of `kNormBlock`, so that the division changes
-// no bit.
-constexpr std::int64_t kUnitElements = std::int64_t{1} << 20U;
+static_assert(kUnitElements % kNormBlock == 0, "the division of the norm would change bits");
 
 Matrix row_of(Vector values) {
   return {values.data, 1, values.size, values.size};
@@ -127,7 +125,7 @@ Status TrainedParameters::reserve_anchor() {
     largest = std::max(largest, entry.size);
   }
   TIDEMILL_ASSIGN_OR_RETURN(anchor_, ParameterSet::create(shapes, ops_));
-  TIDEMILL_RETURN_IF_ERROR(difference_.reserve(1, largest));
+  TIDEMILL_RETURN_IF_ERROR(difference_.reserve(1, std::min(largest, kUnitElements)));
   keep_anchor();
   return {};
 }
@@ -259,22 +257,36 @@ bool TrainedParameters::cancel_step() {
   return changes;
 }
 
-// Adds the proximal term to the gradient of one tensor and shows the gradient to the hook.
+// Adds the proximal term to a part of the gradient of one tensor. Shows the gradient to the hook
+// once it has all parts.
 Status TrainedParameters::prepare_gradient(Step& step) {
   const ParameterSet::Entry& entry = weights_.entries()[step.range];
+  const std::int64_t first = step.offset;
+  const std::int64_t count = std::min(kUnitElements, entry.size - first);
   if (step.options.proximal > 0.0) {
-    const Matrix difference = difference_.reshape(1, entry.size);
-    copy_values(weights_.values(entry), difference.elements(), ops_);
-    ops_.add_scaled(row_of(anchor_->values(entry)), -1.0F, difference);
+    const Matrix difference = difference_.reshape(1, count);
+    copy_values(weights_.values(entry).slice(first, count), difference.elements(), ops_);
+    ops_.add_scaled(row_of(anchor_->values(entry).slice(first, count)), -1.0F, difference);
     ops_.add_scaled(difference, static_cast<float>(step.options.proximal),
-                    row_of(step.gradient->values(entry)));
+                    row_of(step.gradient->values(entry).slice(first, count)));
   }
   if (step.options.inspect) {
-    std::vector<float> values(static_cast<std::size_t>(entry.size));
-    TIDEMILL_RETURN_IF_ERROR(ops_.read(step.gradient->values(entry), values));
-    step.options.inspect(entry.name, values);
+    step.inspected.resize(static_cast<std::size_t>(entry.size));
+    TIDEMILL_RETURN_IF_ERROR(
+        ops_.read(step.gradient->values(entry).slice(first, count),
+                  std::span(step.inspected)
+                      .subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count))));
   }
+  step.offset += count;
+  if (step.offset < entry.size) {
+    return {};
+  }
+  if (step.options.inspect) {
+    step.options.inspect(entry.name, step.inspected);
+  }
+  step.offset = 0;
   if (++step.range == weights_.entries().size()) {
+    step.inspected = {};
     next_stage(step, Stage::kNorm);
   }
   return {};

@@ -48,7 +48,8 @@ public:
   void begin_step(ParameterSet& gradient, const OptimStep& step);
   /// Returns whether a step is in progress.
   [[nodiscard]] bool stepping() const noexcept { return current_.has_value(); }
-  /// Runs the next unit of the step: a part of one pass over the parameters.
+  /// Runs the next unit of the step: a part of one pass over the parameters, of at most
+  /// `kUnitElements`.
   /// Errors: `kInternal` naming the tensor if a gradient is not finite; those of
   /// `Ops::synchronize`. The step is then over, and nothing has changed.
   [[nodiscard]] Status run_unit();
@@ -91,8 +92,9 @@ private:
     std::vector<Range> norm_ranges;  // the same elements, whatever their decay
     AdamWStep adamw;
     Stage stage = Stage::kGradient;
-    std::size_t range = 0;    // the next range or, in `kGradient`, the next entry
-    std::int64_t offset = 0;  // in it
+    std::size_t range = 0;         // the next range or, in `kGradient`, the next entry
+    std::int64_t offset = 0;       // in it
+    std::vector<float> inspected;  // the gradient of the entry, for `OptimStep::inspect`
     double squares = 0.0;
   };
 

@@ -26,7 +26,11 @@ Status check_finite(std::span<const TrainSequence* const> sequences,
 
 TrainingPass::TrainingPass(RuntimeContext& context, const PassResources& resources,
                            const LaidOutWeights& weights, TokenLoss* loss)
-    : context_(context), resources_(resources), weights_(weights), loss_(loss), micro_(context) {}
+    : context_(context),
+      resources_(resources),
+      weights_(weights),
+      loss_(loss),
+      micro_(context, resources.reserved) {}
 
 TrainingPass::~TrainingPass() {
   static_cast<void>(

@@ -21,6 +21,7 @@ struct PassResources {
   DeviceMatrix& dhidden;
   HeadOptions head;
   std::int64_t window_tokens = 0;
+  ReservedPages* reserved = nullptr;  // null: the job shares pages
 };
 
 /// Takes a micro-batch through the model unit by unit. Other work may run on the device between two

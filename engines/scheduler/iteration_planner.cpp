@@ -229,6 +229,16 @@ std::int64_t IterationPlanner::make_room(std::int64_t pages) {
   return preempted;
 }
 
+std::int64_t IterationPlanner::largest_need() const noexcept {
+  std::int64_t most = 0;
+  for (const Sequences* sequences : {&running_, &preempted_, &waiting_}) {
+    for (const PlannedSequence* sequence : *sequences) {
+      most = std::max(most, pages_for(sequence->max_cached()));
+    }
+  }
+  return most;
+}
+
 bool IterationPlanner::any_admissible(const AdmissionRule& rule) const {
   return std::ranges::any_of(
       waiting_, [&](const PlannedSequence* sequence) { return may_start(*sequence, rule); });

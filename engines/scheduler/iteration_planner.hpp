@@ -156,6 +156,8 @@ public:
   [[nodiscard]] std::int64_t num_running() const noexcept {
     return static_cast<std::int64_t>(running_.size());
   }
+  /// Returns the number of pages that the largest sequence in any state may need.
+  [[nodiscard]] std::int64_t largest_need() const noexcept;
   /// Returns the number of pages that running sequences and training passes hold.
   [[nodiscard]] std::int64_t num_pages_in_use() const noexcept {
     return pool_.num_pages() - tree_.num_available();

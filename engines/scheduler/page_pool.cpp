@@ -47,4 +47,20 @@ void PagePool::release(std::span<const std::int32_t> pages) {
   }
 }
 
+bool PagePool::set_aside(std::int64_t count, std::vector<std::int32_t>& pages) {
+  if (!allocate(count, pages)) {
+    return false;
+  }
+  num_aside_ += count;
+  return true;
+}
+
+void PagePool::give_back(std::span<const std::int32_t> pages) {
+  for (const std::int32_t page : pages) {
+    TIDEMILL_CHECK(num_owners(page) == 1) << page;
+  }
+  num_aside_ -= std::ssize(pages);
+  release(pages);
+}
+
 }  // namespace tidemill::engines

@@ -2,6 +2,7 @@
 #include "engines/transformer/gradients.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -125,25 +126,76 @@ Result<Gradients> Gradients::for_adapter(const ModelConfig& config, const Adapte
   return gradients;
 }
 
-ParameterSet& Gradients::collect() {
+// Goes through the rows of one matrix after the other, as many at a time as a unit handles.
+class Gradients::RowUnits final : public Units {
+public:
+  struct Part {
+    std::int64_t rows = 0;
+    std::int64_t cols = 0;
+    std::function<void(std::int64_t first, std::int64_t count)> run;  // on rows [first, + count)
+  };
+
+  explicit RowUnits(std::vector<Part> parts) : parts_(std::move(parts)) {}
+
+  [[nodiscard]] bool done() const override { return next_ == parts_.size(); }
+  void run() override {
+    const Part& part = parts_[next_];
+    const std::int64_t most = std::max<std::int64_t>(1, kUnitElements / part.cols);
+    const std::int64_t count = std::min(most, part.rows - row_);
+    part.run(row_, count);
+    row_ += count;
+    if (row_ == part.rows) {
+      ++next_;
+      row_ = 0;
+    }
+  }
+
+private:
+  std::vector<Part> parts_;
+  std::size_t next_ = 0;
+  std::int64_t row_ = 0;  // in that part
+};
+
+std::unique_ptr<Units> Gradients::start_collect() {
+  std::vector<RowUnits::Part> parts;
   if (tied_head_.rows() > 0) {
-    ops_->add_scaled(head_.weight, 1.0F, embedding_.table);
-    ops_->fill(0.0F, tied_head_.view());
+    parts.push_back({tied_head_.rows(), tied_head_.cols(), [this](auto first, auto count) {
+                       const Matrix rows = tied_head_.view().slice_rows(first, count);
+                       ops_->add_scaled(rows, 1.0F, embedding_.table.slice_rows(first, count));
+                       ops_->fill(0.0F, rows);
+                     }});
   }
   if (transposed_a_.rows() > 0) {
-    ops_->add_transposed(embedding_.transposed_a, embedding_a_);
-    ops_->fill(0.0F, transposed_a_.view());
+    parts.push_back({transposed_a_.rows(), transposed_a_.cols(), [this](auto first, auto count) {
+                       const Matrix rows = transposed_a_.view().slice_rows(first, count);
+                       ops_->add_transposed(rows, embedding_a_.slice_cols(first, count));
+                       ops_->fill(0.0F, rows);
+                     }});
   }
+  return std::make_unique<RowUnits>(std::move(parts));
+}
+
+std::unique_ptr<Units> Gradients::start_zero() {
+  std::vector<RowUnits::Part> parts;
+  parts.push_back(
+      {sums_.values().size, 1, [this](auto first, auto count) { sums_.set_zero(first, count); }});
+  for (const DeviceMatrix* apart : {&tied_head_, &transposed_a_}) {
+    if (apart->rows() > 0) {
+      parts.push_back({apart->rows(), apart->cols(), [this, apart](auto first, auto count) {
+                         ops_->fill(0.0F, apart->view().slice_rows(first, count));
+                       }});
+    }
+  }
+  return std::make_unique<RowUnits>(std::move(parts));
+}
+
+ParameterSet& Gradients::collect() {
+  run_all(*start_collect());
   return sums_;
 }
 
 void Gradients::set_zero() {
-  sums_.set_zero();
-  for (const DeviceMatrix* part : {&tied_head_, &transposed_a_}) {
-    if (part->rows() > 0) {
-      ops_->fill(0.0F, part->view());
-    }
-  }
+  run_all(*start_zero());
 }
 
 LayerGradients& Gradients::layer(std::int64_t index) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "engines/transformer/device_matrix.hpp"
 #include "engines/transformer/model_layout.hpp"
 #include "engines/transformer/parameter_set.hpp"
+#include "engines/transformer/units.hpp"
 
 namespace tidemill::engines {
 
@@ -56,6 +58,11 @@ public:
   /// after all sequences of the batch have been added.
   [[nodiscard]] ParameterSet& collect();
   void set_zero();
+  /// Start the same, part by part. After `start_collect` has run, `sums` has the result. The
+  /// gradients must outlive the units.
+  [[nodiscard]] std::unique_ptr<Units> start_collect();
+  [[nodiscard]] std::unique_ptr<Units> start_zero();
+  [[nodiscard]] ParameterSet& sums() noexcept { return sums_; }
 
   /// Returns the lowest layer that gradients must reach: 0 if all parameters are trained, otherwise
   /// as `Adapter::first_layer`.
@@ -76,6 +83,7 @@ public:
 private:
   Gradients(ParameterSet sums, Ops& ops)
       : ops_(&ops), sums_(std::move(sums)), tied_head_(ops.memory()), transposed_a_(ops.memory()) {}
+  class RowUnits;
   [[nodiscard]] Result<Matrix> zeros(DeviceMatrix& matrix, std::int64_t rows, std::int64_t cols);
 
   Ops* ops_;

@@ -38,6 +38,7 @@ Result<std::unique_ptr<KvCache>> KvCache::create(const ModelConfig& config,
   }
   std::unique_ptr<KvCache> cache(new KvCache(ops));
   cache->options_ = options;
+  cache->num_pages_ = num_pages;
   cache->pool_ = PagePool(num_pages);
   cache->num_layers_ = config.num_layers;
   cache->layer_bytes_ = num_pages * page_bytes;

@@ -49,7 +49,9 @@ public:
   ~KvCache() = default;
 
   [[nodiscard]] const KvCacheOptions& options() const noexcept { return options_; }
-  [[nodiscard]] std::int64_t num_pages() const noexcept { return pool_.num_pages(); }
+  [[nodiscard]] std::int64_t num_pages() const noexcept { return num_pages_; }
+  /// Returns the number of pages that no owner has set aside (`PagePool::set_aside`).
+  [[nodiscard]] std::int64_t num_shared_pages() const noexcept { return pool_.num_pages(); }
   [[nodiscard]] std::int64_t num_free_pages() const noexcept { return pool_.num_free(); }
   /// Returns the record of page ownership. The scheduler of generation uses it without the cache.
   [[nodiscard]] PagePool& pool() noexcept { return pool_; }
@@ -78,6 +80,7 @@ private:
 
   Ops& ops_;
   KvCacheOptions options_;
+  std::int64_t num_pages_ = 0;
   PagePool pool_{0};
   std::int64_t num_layers_ = 0;
   std::int64_t layer_bytes_ = 0;

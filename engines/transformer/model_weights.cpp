@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -35,12 +36,15 @@ public:
   Source(const Source&) = delete;
   Source& operator=(const Source&) = delete;
   virtual ~Source() = default;
+  // Returns the ranges of rows in which a matrix is laid out.
+  virtual std::vector<WeightRows> ranges(const std::string& name) const = 0;
   virtual Result<std::unique_ptr<PreparedWeight>> replace_weight(
-      const std::string& name, std::unique_ptr<PreparedWeight> old, DType compute, WeightUse use,
-      Ops& ops) const = 0;
+      const std::string& name, std::unique_ptr<PreparedWeight> old, WeightRows rows, DType compute,
+      WeightUse use, Ops& ops) const = 0;
   virtual Result<std::unique_ptr<PreparedTable>> replace_table(const std::string& name,
                                                                std::unique_ptr<PreparedTable> old,
-                                                               DType compute, Ops& ops) const = 0;
+                                                               WeightRows rows, DType compute,
+                                                               Ops& ops) const = 0;
   virtual Result<std::vector<float>> vector(const std::string& name, Ops& ops) const = 0;
 };
 
@@ -48,10 +52,15 @@ class TensorSource final : public Source {
 public:
   explicit TensorSource(const TensorMap& tensors) : tensors_(tensors) {}
 
+  // Whole matrices.
+  std::vector<WeightRows> ranges(const std::string& name) const override {
+    return {{0, tensors_.at(name).shape[0]}};
+  }
+
   Result<std::unique_ptr<PreparedWeight>> replace_weight(const std::string& name,
                                                          std::unique_ptr<PreparedWeight> old,
-                                                         DType compute, WeightUse use,
-                                                         Ops& ops) const override {
+                                                         WeightRows /*rows*/, DType compute,
+                                                         WeightUse use, Ops& ops) const override {
     const Tensor& tensor = tensors_.at(name);
     auto prepared = ops.replace_weight(std::move(old), weight_view(tensor), compute, use);
     if (prepared.ok()) {
@@ -63,7 +72,8 @@ public:
   // Prepares the table as it is in the file, or quantized to int8 blocks if weights are NF4.
   Result<std::unique_ptr<PreparedTable>> replace_table(const std::string& name,
                                                        std::unique_ptr<PreparedTable> old,
-                                                       DType compute, Ops& ops) const override {
+                                                       WeightRows /*rows*/, DType compute,
+                                                       Ops& ops) const override {
     old.reset();
     const Tensor& tensor = tensors_.at(name);
     if (compute != DType::kNf4 || !is_float_type(tensor.dtype)) {
@@ -88,19 +98,32 @@ public:
   ParameterSource(const ParameterSet& parameters, DType published)
       : parameters_(parameters), published_(published) {}
 
+  // As many rows at a time as a unit of a training job handles.
+  std::vector<WeightRows> ranges(const std::string& name) const override {
+    const ConstMatrix all = parameters_.matrix(name);
+    const std::int64_t steps = kUnitElements / (all.cols * kFeatureStep);
+    const std::int64_t most = std::max<std::int64_t>(1, steps) * kFeatureStep;
+    std::vector<WeightRows> ranges;
+    for (std::int64_t first = 0; first < all.rows; first += most) {
+      ranges.push_back({first, std::min(most, all.rows - first)});
+    }
+    return ranges;
+  }
+
   Result<std::unique_ptr<PreparedWeight>> replace_weight(const std::string& name,
                                                          std::unique_ptr<PreparedWeight> old,
-                                                         DType compute, WeightUse use,
-                                                         Ops& ops) const override {
+                                                         WeightRows rows, DType compute,
+                                                         WeightUse use, Ops& ops) const override {
     // A layout for bfloat16 products rounds as publishing does.
     TIDEMILL_CHECK(compute == published_) << dtype_name(compute);
-    return ops.replace_weight(std::move(old), parameters_.matrix(name), compute, use);
+    return ops.replace_weight(std::move(old), parameters_.matrix(name), rows, compute, use);
   }
 
   Result<std::unique_ptr<PreparedTable>> replace_table(const std::string& name,
                                                        std::unique_ptr<PreparedTable> old,
-                                                       DType /*compute*/, Ops& ops) const override {
-    return ops.replace_table(std::move(old), parameters_.matrix(name), published_);
+                                                       WeightRows rows, DType /*compute*/,
+                                                       Ops& ops) const override {
+    return ops.replace_table(std::move(old), parameters_.matrix(name), rows, published_);
   }
 
   Result<std::vector<float>> vector(const std::string& name, Ops& ops) const override {
@@ -118,28 +141,34 @@ private:
 }  // namespace
 
 // Prepares the parts of one model and sums their sizes. Each part replaces the same part of an
-// older version, if there is one, and reuses its memory.
+// older version, if there is one, and reuses its memory. Ranges of a matrix are prepared in order.
 class ModelWeights::Preparer {
 public:
   Preparer(const Source& source, const WeightOptions& options, Ops& ops)
       : source_(source), options_(options), ops_(ops) {}
 
-  Status matrix(const std::string& name, DType compute, std::unique_ptr<PreparedWeight>& part) {
-    auto prepared = source_.replace_weight(name, std::move(part), compute, options_.use, ops_);
+  Status matrix(const std::string& name, WeightRows rows, DType compute,
+                std::unique_ptr<PreparedWeight>& part) {
+    auto prepared =
+        source_.replace_weight(name, std::move(part), rows, compute, options_.use, ops_);
     if (!prepared.ok()) {
       return prepared.status().with_context("tensor " + name);
     }
     part = std::move(prepared).value();
-    size_bytes_ += part->size_bytes();
-    seen_finite_ = seen_finite_ && part->seen_finite();
+    if (rows.first + rows.count == part->out_features()) {
+      size_bytes_ += part->size_bytes();
+      seen_finite_ = seen_finite_ && part->seen_finite();
+    }
     return {};
   }
 
-  Status table(const std::string& name, std::unique_ptr<PreparedTable>& part) {
-    auto prepared = source_.replace_table(name, std::move(part), options_.compute, ops_);
+  Status table(const std::string& name, WeightRows rows, std::unique_ptr<PreparedTable>& part) {
+    auto prepared = source_.replace_table(name, std::move(part), rows, options_.compute, ops_);
     TIDEMILL_RETURN_IF_ERROR(prepared.status().with_context("tensor " + name));
     part = std::move(prepared).value();
-    size_bytes_ += part->size_bytes();
+    if (rows.first + rows.count == part->num_rows()) {
+      size_bytes_ += part->size_bytes();
+    }
     return {};
   }
 
@@ -187,21 +216,53 @@ struct ModelWeights::Layout::State {
     for (std::int64_t index = 0; index < config.num_layers; ++index) {
       add_layer(config, index);
     }
-    parts.emplace_back(
-        [this] { return preparer.table("model.embed_tokens.weight", weights->embedding_); });
+    add("model.embed_tokens.weight", weights->embedding_);
     add("model.norm.weight", weights->final_gain_);
     add(config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight",
         head_type(weights->options_.compute), weights->head_);
   }
 
-  void add(std::string name, PreparedVector& part) {
-    parts.emplace_back(
-        [this, name = std::move(name), &part] { return preparer.vector(name, part); });
+  void add(const std::string& name, PreparedVector& part) {
+    parts.push_back({[this, name, &part] { return preparer.vector(name, part); }, parts.size()});
   }
-  void add(std::string name, DType compute, std::unique_ptr<PreparedWeight>& part) {
-    parts.emplace_back([this, name = std::move(name), compute, &part] {
-      return preparer.matrix(name, compute, part);
-    });
+  void add(const std::string& name, DType compute, std::unique_ptr<PreparedWeight>& part) {
+    const std::size_t first = parts.size();
+    for (const WeightRows rows : source->ranges(name)) {
+      parts.push_back({[this, name, rows, compute, &part] {
+                         return preparer.matrix(name, rows, compute, part);
+                       },
+                       first});
+    }
+  }
+  void add(const std::string& name, std::unique_ptr<PreparedTable>& part) {
+    const std::size_t first = parts.size();
+    for (const WeightRows rows : source->ranges(name)) {
+      parts.push_back(
+          {[this, name, rows, &part] { return preparer.table(name, rows, part); }, first});
+    }
+  }
+  // Copies a tensor of `parameters`, to be kept.
+  void keep(const ParameterSet& parameters, const ParameterSet::Entry& entry, DType published) {
+    const std::size_t first = parts.size();
+    const std::int64_t count = num_unit_parts(entry.size);
+    for (std::int64_t i = 0; i < count; ++i) {
+      parts.push_back({[this, &parameters, &entry, published, i] {
+                         return keep_part(parameters, entry, published, i == 0);
+                       },
+                       first});
+    }
+  }
+  Status keep_part(const ParameterSet& parameters, const ParameterSet::Entry& entry,
+                   DType published, bool starts) {
+    if (starts) {
+      TIDEMILL_ASSIGN_OR_RETURN(copy, parameters.start_copy(entry, published, heap));
+    }
+    copy->run();
+    if (copy->done()) {
+      weights->kept_[entry.name] = copy->take();
+      copy.reset();
+    }
+    return {};
   }
   void add_layer(const ModelConfig& config, std::int64_t index) {
     LayerWeights& layer = weights->layers_[static_cast<std::size_t>(index)];
@@ -225,8 +286,14 @@ struct ModelWeights::Layout::State {
   std::unique_ptr<Source> source;
   std::shared_ptr<ModelWeights> weights;
   Preparer preparer;
-  std::vector<std::function<Status()>> parts;
+  struct Part {
+    std::function<Status()> run;
+    std::size_t first = 0;  // part of the same tensor
+  };
+  std::vector<Part> parts;
   std::size_t next = 0;
+  HeapAllocator heap;
+  std::optional<ParameterSet::Copy> copy;  // of the tensor that is being kept
 };
 
 ModelWeights::Layout::Layout(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -240,8 +307,12 @@ bool ModelWeights::Layout::done() const noexcept {
 }
 
 Status ModelWeights::Layout::run() {
-  TIDEMILL_RETURN_IF_ERROR(state_->parts[state_->next]());
-  ++state_->next;  // a part that failed is prepared again
+  const State::Part& part = state_->parts[state_->next];
+  if (Status status = part.run(); !status.ok()) {
+    state_->next = part.first;  // a tensor that failed is prepared again
+    return status;
+  }
+  ++state_->next;
   return {};
 }
 
@@ -284,11 +355,14 @@ ModelWeights::Layout ModelWeights::start_layout(const ModelConfig& config,
                                                 std::shared_ptr<const ModelWeights> old) {
   std::shared_ptr<ModelWeights> weights = reuse(std::move(old));
   weights->options_ = options;
+  auto state = std::make_unique<Layout::State>(
+      config, std::make_unique<ParameterSource>(parameters, published), std::move(weights), ops);
   if (options.keep_tensors) {
-    weights->kept_ = parameters.to_tensors(published);
+    for (const ParameterSet::Entry& entry : parameters.entries()) {
+      state->keep(parameters, entry, published);
+    }
   }
-  return Layout(std::make_unique<Layout::State>(
-      config, std::make_unique<ParameterSource>(parameters, published), std::move(weights), ops));
+  return Layout(std::move(state));
 }
 
 DType head_type(DType compute) noexcept {

@@ -86,8 +86,8 @@ public:
   /// which is not laid out. False proves nothing, as for `PreparedWeight`.
   [[nodiscard]] bool seen_finite() const noexcept { return seen_finite_; }
 
-  /// Starts what `create` does with parameters in training, part by part: one matrix, vector or
-  /// table at a time. `parameters` and `ops` must outlive the layout.
+  /// Starts what `create` does with parameters in training, part by part: at most `kUnitElements`
+  /// of one matrix, vector or table at a time. `parameters` and `ops` must outlive the layout.
   [[nodiscard]] static Layout start_layout(const ModelConfig& config,
                                            const ParameterSet& parameters, DType published,
                                            const WeightOptions& options, Ops& ops,
@@ -120,7 +120,8 @@ public:
   ~Layout();
 
   [[nodiscard]] bool done() const noexcept;
-  /// Prepares the next part. Requires that `done` is false. Errors: those of `create`.
+  /// Prepares the next part. Requires that `done` is false. If it fails, the next call begins the
+  /// tensor again. Errors: those of `create`.
   [[nodiscard]] Status run();
   /// Returns the weights. Requires `done`.
   [[nodiscard]] std::shared_ptr<const ModelWeights> take();

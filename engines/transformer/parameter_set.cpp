@@ -13,6 +13,8 @@ namespace {
 
 // Elements that are converted at a time between the host's types and float32.
 constexpr std::int64_t kConvertedElements = std::int64_t{1} << 18U;
+// Elements of a row that is set to zero: small enough that many threads share a unit.
+constexpr std::int64_t kZeroedElements = std::int64_t{1} << 14U;
 
 // Device memory fails only with the device, after which nothing can go on.
 void check_read(const Status& status) {
@@ -46,30 +48,6 @@ void write_tensor(const Tensor& tensor, Vector to, Ops& ops) {
     widen_floats(part_of(tensor, first, count), values);
     ops.write(values, to.slice(first, count));
   }
-}
-
-// Reads in pieces, each straight into the new buffer unless it has to be rounded.
-Result<Tensor> read_tensor(ConstVector from, std::vector<std::int64_t> shape, DType dtype, Ops& ops,
-                           BufferAllocator& allocator) {
-  const std::size_t width = dtype_bytes(dtype);
-  const auto fill = [&](std::span<std::byte> out) {
-    std::vector<float> values;
-    for (std::int64_t first = 0; first < from.size; first += kConvertedElements) {
-      const ConstVector part = from.slice(first, std::min(kConvertedElements, from.size - first));
-      const auto count = static_cast<std::size_t>(part.size);
-      const auto to = out.subspan(static_cast<std::size_t>(first) * width, count * width);
-      if (dtype == DType::kF32) {
-        check_read(ops.read(part, {reinterpret_cast<float*>(to.data()), count}));
-        continue;
-      }
-      values.resize(count);
-      check_read(ops.read(part, values));
-      round_floats(values, dtype, to);
-    }
-  };
-  TIDEMILL_ASSIGN_OR_RETURN(
-      Buffer data, allocator.allocate(static_cast<std::size_t>(from.size) * width, dtype, fill));
-  return Tensor{dtype, std::move(shape), std::move(data)};
 }
 
 }  // namespace
@@ -125,15 +103,19 @@ ConstMatrix ParameterSet::matrix(std::string_view name) const {
   return {values(entry).data, entry.shape[0], cols, cols};
 }
 
-// Fills whole rows, so that the work can be divided.
 void ParameterSet::set_zero() {
-  const std::int64_t rows = size_ / kConvertedElements;
-  const Vector all = values();
+  set_zero(0, size_);
+}
+
+// Fills whole rows, so that the work can be divided.
+void ParameterSet::set_zero(std::int64_t first, std::int64_t count) {
+  const Vector all = values().slice(first, count);
+  const std::int64_t rows = count / kZeroedElements;
   if (rows > 0) {
-    ops_->fill(0.0F, {all.data, rows, kConvertedElements, kConvertedElements});
+    ops_->fill(0.0F, {all.data, rows, kZeroedElements, kZeroedElements});
   }
-  if (const std::int64_t rest = size_ - rows * kConvertedElements; rest > 0) {
-    ops_->fill(0.0F, {all.slice(size_ - rest, rest).data, 1, rest, rest});
+  if (const std::int64_t rest = count - rows * kZeroedElements; rest > 0) {
+    ops_->fill(0.0F, {all.slice(count - rest, rest).data, 1, rest, rest});
   }
 }
 
@@ -155,7 +137,48 @@ Result<TensorMap> ParameterSet::to_tensors(DType dtype, BufferAllocator& allocat
 
 Result<Tensor> ParameterSet::to_tensor(const Entry& entry, DType dtype,
                                        BufferAllocator& allocator) const {
-  return read_tensor(values(entry), entry.shape, dtype, *ops_, allocator);
+  TIDEMILL_ASSIGN_OR_RETURN(Copy copy, start_copy(entry, dtype, allocator));
+  while (!copy.done()) {
+    copy.run();
+  }
+  return copy.take();
+}
+
+Result<ParameterSet::Copy> ParameterSet::start_copy(const Entry& entry, DType dtype,
+                                                    BufferAllocator& allocator) const {
+  TIDEMILL_ASSIGN_OR_RETURN(UnwrittenBuffer made,
+                            allocator.allocate_unwritten(
+                                static_cast<std::size_t>(entry.size) * dtype_bytes(dtype), dtype));
+  return Copy(values(entry), entry.shape, dtype, *ops_, std::move(made));
+}
+
+// Reads in pieces, each straight into the new buffer unless it has to be rounded.
+std::span<const std::byte> ParameterSet::Copy::run() {
+  TIDEMILL_CHECK(!done());
+  const std::size_t width = dtype_bytes(dtype_);
+  const std::int64_t begin = next_;
+  const std::int64_t end = std::min(begin + kUnitElements, from_.size);
+  std::vector<float> values;
+  while (next_ < end) {
+    const ConstVector part = from_.slice(next_, std::min(kConvertedElements, end - next_));
+    const auto count = static_cast<std::size_t>(part.size);
+    const auto to = made_.bytes.subspan(static_cast<std::size_t>(next_) * width, count * width);
+    next_ += part.size;
+    if (dtype_ == DType::kF32) {
+      check_read(ops_->read(part, {reinterpret_cast<float*>(to.data()), count}));
+      continue;
+    }
+    values.resize(count);
+    check_read(ops_->read(part, values));
+    round_floats(values, dtype_, to);
+  }
+  return made_.bytes.subspan(static_cast<std::size_t>(begin) * width,
+                             static_cast<std::size_t>(end - begin) * width);
+}
+
+Tensor ParameterSet::Copy::take() {
+  TIDEMILL_CHECK(done());
+  return {dtype_, std::move(shape_), std::move(made_.buffer)};
 }
 
 TensorMap ParameterSet::to_tensors(DType dtype) const {

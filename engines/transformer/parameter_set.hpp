@@ -3,9 +3,12 @@
 // moments.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/buffer_allocator.hpp"
@@ -15,6 +18,14 @@
 #include "engines/ops/ops.hpp"
 
 namespace tidemill::engines {
+
+/// The largest number of parameters that one unit of a training job updates, lays out or copies.
+inline constexpr std::int64_t kUnitElements = std::int64_t{1} << 20U;
+
+/// Returns how many units `elements` parameters take.
+[[nodiscard]] constexpr std::int64_t num_unit_parts(std::int64_t elements) noexcept {
+  return (elements + kUnitElements - 1) / kUnitElements;
+}
 
 /// Holds float32 tensors by name. Two sets created from the same shapes have the same layout, so an
 /// optimizer may go through weights and gradients in parallel.
@@ -26,6 +37,7 @@ public:
     std::int64_t offset = 0;  // of its first element in `values`
     std::int64_t size = 0;    // elements
   };
+  class Copy;
 
   ParameterSet() = default;
   /// Creates tensors of zeros, in name order. `ops` must outlive the set.
@@ -54,6 +66,8 @@ public:
   [[nodiscard]] ConstMatrix matrix(std::string_view name) const;
 
   void set_zero();
+  /// Sets elements [first, first + count) to zero.
+  void set_zero(std::int64_t first, std::int64_t count);
 
   /// Reads its values from `tensors`, widening 16-bit floats.
   /// Errors: `kInvalidArgument` naming a tensor that is missing, misshapen or not of a float type.
@@ -66,6 +80,9 @@ public:
   /// Returns a copy of one tensor in memory of `allocator`. Errors: those of the allocator.
   [[nodiscard]] Result<Tensor> to_tensor(const Entry& entry, DType dtype,
                                          BufferAllocator& allocator) const;
+  /// Starts the same, part by part. The set must outlive the copy. Errors: those of the allocator.
+  [[nodiscard]] Result<Copy> start_copy(const Entry& entry, DType dtype,
+                                        BufferAllocator& allocator) const;
   /// Returns a copy of all elements, entry after entry.
   [[nodiscard]] std::vector<float> to_floats() const;
 
@@ -76,6 +93,32 @@ private:
   std::vector<Entry> entries_;
   DeviceBlock block_;
   std::int64_t size_ = 0;
+};
+
+/// A copy of one tensor that is being made, part by part.
+class ParameterSet::Copy {
+public:
+  [[nodiscard]] bool done() const noexcept { return next_ == from_.size; }
+  /// Copies the next part, of at most `kUnitElements`, and returns its bytes in the new tensor.
+  /// Requires that `done` is false.
+  std::span<const std::byte> run();
+  /// Returns the number of bytes of the whole tensor.
+  [[nodiscard]] std::size_t size_bytes() const noexcept { return made_.bytes.size(); }
+  /// Returns the tensor. Requires `done`.
+  [[nodiscard]] Tensor take();
+
+private:
+  friend class ParameterSet;
+  Copy(ConstVector from, std::vector<std::int64_t> shape, DType dtype, Ops& ops,
+       UnwrittenBuffer made)
+      : ops_(&ops), from_(from), shape_(std::move(shape)), dtype_(dtype), made_(std::move(made)) {}
+
+  Ops* ops_;
+  ConstVector from_;
+  std::vector<std::int64_t> shape_;
+  DType dtype_;
+  UnwrittenBuffer made_;
+  std::int64_t next_ = 0;  // element to copy
 };
 
 }  // namespace tidemill::engines

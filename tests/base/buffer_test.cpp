@@ -101,5 +101,14 @@ TEST(HeapAllocator, AllocatesAlignedMemoryThatFillWrites) {
   EXPECT_EQ(buffer.identity().dtype, DType::kI64);
 }
 
+TEST(HeapAllocator, AllocatesMemoryThatIsWrittenLater) {
+  HeapAllocator heap;
+  UnwrittenBuffer made = heap.allocate_unwritten(3, DType::kU8).value();
+  ASSERT_EQ(made.bytes.size(), 3U);
+  std::ranges::fill(made.bytes, std::byte{7});
+  EXPECT_EQ(made.buffer.bytes().data(), made.bytes.data());
+  EXPECT_EQ(made.buffer.as<std::uint8_t>()[2], 7);
+}
+
 }  // namespace
 }  // namespace tidemill

@@ -52,23 +52,28 @@ Result<std::unique_ptr<PreparedWeight>> CpuOps::prepare_weight(const WeightView&
 
 Result<std::unique_ptr<PreparedWeight>> CpuOps::replace_weight(std::unique_ptr<PreparedWeight> old,
                                                                const WeightView& weight,
-                                                               DType compute, WeightUse /*use*/) {
+                                                               WeightRows rows, DType compute,
+                                                               WeightUse /*use*/) {
   check_weight(weight);
   TIDEMILL_RETURN_IF_ERROR(check_preparable(weight, compute));
   const std::int64_t size =
       PanelShape{weight.in_features, weight.out_features, compute}.size_bytes();
   std::optional<WeightBytes> memory;
+  bool finite = true;  // the rows before `rows`
   if (old != nullptr && own(*old).size_bytes() == size) {
     memory = own(*old).memory();
+    finite = rows.first == 0 || own(*old).seen_finite();
   }
   old.reset();
   if (!memory.has_value()) {
+    TIDEMILL_CHECK(rows.first == 0) << "the rows before " << rows.first << " are not in `old`";
     memory = weight_memory_.allocate(size);
   }
   TIDEMILL_ASSIGN_OR_RETURN(
-      std::unique_ptr<PreparedWeight> panels,
-      PanelWeight::create(weight, compute, kernels_, *std::move(memory), team_));
-  return panels;
+      std::unique_ptr<PanelWeight> panels,
+      PanelWeight::create(weight, rows, compute, kernels_, *std::move(memory), team_));
+  panels->add_seen(finite);
+  return std::unique_ptr<PreparedWeight>(std::move(panels));
 }
 
 CpuOps::ProductRows CpuOps::product_rows(ConstMatrix x, DType dtype, std::int64_t out_features) {

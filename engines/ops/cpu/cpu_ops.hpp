@@ -31,8 +31,9 @@ public:
   [[nodiscard]] Result<std::unique_ptr<PreparedWeight>> prepare_weight(const WeightView& weight,
                                                                        DType compute,
                                                                        WeightUse use) override;
+  using host::Ops::replace_weight;
   [[nodiscard]] Result<std::unique_ptr<PreparedWeight>> replace_weight(
-      std::unique_ptr<PreparedWeight> old, const WeightView& weight, DType compute,
+      std::unique_ptr<PreparedWeight> old, const WeightView& weight, WeightRows rows, DType compute,
       WeightUse use) override;
   void linear_group(ConstMatrix x, std::span<const LinearTerm> terms, Store store) override;
   void linear_backward_input(ConstMatrix dy, const PreparedWeight& weight, std::int64_t first_input,

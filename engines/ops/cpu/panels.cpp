@@ -220,16 +220,18 @@ private:
   Buffer quantized_;  // for kNf4, the weight in NF4
 };
 
-Result<std::unique_ptr<PanelWeight>> PanelWeight::create(const WeightView& weight, DType compute,
-                                                         const KernelTable& kernels,
+Result<std::unique_ptr<PanelWeight>> PanelWeight::create(const WeightView& weight, WeightRows rows,
+                                                         DType compute, const KernelTable& kernels,
                                                          WeightBytes memory, Team& team) {
   const PanelShape shape{weight.in_features, weight.out_features, compute};
   std::unique_ptr<PanelWeight> made(new PanelWeight(shape, std::move(memory)));
   const Packer packer(weight, shape, kernels, made->bytes_.data());
   std::vector<Result<bool>> finite(static_cast<std::size_t>(team.size()), true);
-  team.share(shape.num_panels(), shape.depth * kPanel / 2,
+  const std::int64_t first = rows.first / kPanel;
+  team.share(panels_for(rows.count), shape.depth * kPanel / 2,
              [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
-               finite[static_cast<std::size_t>(part)] = packer.pack(begin, end, team.scratch(part));
+               finite[static_cast<std::size_t>(part)] =
+                   packer.pack(first + begin, first + end, team.scratch(part));
              });
   made->seen_finite_ = true;
   for (const Result<bool>& part : finite) {

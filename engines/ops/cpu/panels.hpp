@@ -34,16 +34,17 @@ namespace tidemill::engines::cpu {
 
 class Team;
 
-/// Holds a linear weight of this backend as panels. Immutable once packed.
+/// Holds a linear weight of this backend as panels. Immutable once all rows are packed.
 class PanelWeight final : public PreparedWeight {
 public:
-  /// Packs `weight` in element type `compute`: kF32, kBF16, kBlockI8 or kNf4. Blocks are copied if
-  /// the weight is in blocks already; otherwise `quantize_block` or `quantize_nf4` computes them.
-  /// If one pass over the weight is enough and it has a file, packing reads the file a few panels
-  /// at a time. Requires `memory` of `PanelShape::size_bytes` bytes that no other weight uses.
-  /// Errors: those of `Buffer::copy_to`.
+  /// Packs `rows` of `weight` in element type `compute`: kF32, kBF16, kBlockI8 or kNf4. Blocks are
+  /// copied if the weight is in blocks already; otherwise `quantize_block` or `quantize_nf4`
+  /// computes them. If one pass over the weight is enough and it has a file, packing reads the file
+  /// a few panels at a time. Requires `memory` of `PanelShape::size_bytes` bytes that no other
+  /// weight uses; it holds the panels of the rows before `rows` already. Errors: those of
+  /// `Buffer::copy_to`.
   [[nodiscard]] static Result<std::unique_ptr<PanelWeight>> create(const WeightView& weight,
-                                                                   DType compute,
+                                                                   WeightRows rows, DType compute,
                                                                    const KernelTable& kernels,
                                                                    WeightBytes memory, Team& team);
 
@@ -54,6 +55,8 @@ public:
   [[nodiscard]] DType dtype() const noexcept { return shape_.dtype; }
   [[nodiscard]] const PanelShape& shape() const noexcept { return shape_; }
   [[nodiscard]] const std::byte* data() const noexcept { return bytes_.data(); }
+  /// Says whether the rows that were packed before were seen to be finite.
+  void add_seen(bool finite) noexcept { seen_finite_ = seen_finite_ && finite; }
   /// Returns the memory of the panels, so that the weight that replaces this one can reuse it.
   [[nodiscard]] const WeightBytes& memory() const noexcept { return bytes_; }
 

@@ -11,6 +11,7 @@
 #include "base/check.hpp"
 #include "base/tensor/aligned_bytes.hpp"
 #include "base/tensor/float_tensor.hpp"
+#include "engines/ops/shapes.hpp"
 #include "engines/ops/weight_elements.hpp"
 #include "engines/optimizer/gradient_norm.hpp"
 #include "engines/sampling/sampler.hpp"
@@ -207,10 +208,11 @@ public:
   }
 
   [[nodiscard]] Result<std::unique_ptr<PreparedWeight>> replace_weight(
-      std::unique_ptr<PreparedWeight> old, engines::ConstMatrix weight, DType compute,
-      WeightUse use) override {
+      std::unique_ptr<PreparedWeight> old, engines::ConstMatrix weight, WeightRows rows,
+      DType compute, WeightUse use) override {
+    check_weight_rows(rows, weight.rows);
     TIDEMILL_RETURN_IF_ERROR(synchronize());
-    return ops_->replace_weight(std::move(old), weight_in(weight), compute, use);
+    return ops_->replace_weight(std::move(old), weight_in(weight), rows, compute, use);
   }
 
   [[nodiscard]] Result<std::unique_ptr<PreparedTable>> prepare_table(const Tensor& table) override {
@@ -219,8 +221,10 @@ public:
   }
 
   [[nodiscard]] Result<std::unique_ptr<PreparedTable>> replace_table(
-      std::unique_ptr<PreparedTable> old, engines::ConstMatrix table, DType dtype) override {
+      std::unique_ptr<PreparedTable> old, engines::ConstMatrix table, WeightRows rows,
+      DType dtype) override {
     TIDEMILL_CHECK(dtype == DType::kF32 || dtype == DType::kBF16) << dtype_name(dtype);
+    check_weight_rows(rows, table.rows);
     TIDEMILL_RETURN_IF_ERROR(synchronize());
     const std::int64_t bytes = table.rows * table.cols * element_bytes(dtype);
     AlignedBytes memory;
@@ -228,14 +232,18 @@ public:
         copied != nullptr && copied->size_bytes() == bytes) {
       memory = copied->take_bytes();
     } else {
+      TIDEMILL_CHECK(rows.first == 0) << "the rows before " << rows.first << " are not in `old`";
       old.reset();  // freed first: holding both would double peak memory
       memory = AlignedBytes(bytes);
     }
+    const engines::ConstMatrix from = table.slice_rows(rows.first, rows.count);
+    const std::int64_t row_bytes = table.cols * element_bytes(dtype);
+    std::byte* to = memory.data() + rows.first * row_bytes;
     if (dtype == DType::kF32) {
-      std::memcpy(memory.data(), weight_in(table).data, static_cast<std::size_t>(bytes));
+      std::memcpy(to, weight_in(from).data, static_cast<std::size_t>(rows.count * row_bytes));
     } else {
-      ops_->narrow(in(table),
-                   {memory.as<std::uint16_t>(), static_cast<std::size_t>(table.rows * table.cols)});
+      ops_->narrow(in(from), {reinterpret_cast<std::uint16_t*>(to),
+                              static_cast<std::size_t>(rows.count * table.cols)});
     }
     return std::unique_ptr<PreparedTable>(
         std::make_unique<CopiedTable>(std::move(memory), dtype, table.rows, table.cols));

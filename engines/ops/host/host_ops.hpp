@@ -92,8 +92,15 @@ public:
       const WeightView& weight, DType compute, WeightUse use) = 0;
 
   /// Does the same as `prepare_weight`, but reuses the memory of `old` if the backend can.
-  [[nodiscard]] virtual Result<std::unique_ptr<PreparedWeight>> replace_weight(
+  [[nodiscard]] Result<std::unique_ptr<PreparedWeight>> replace_weight(
       std::unique_ptr<PreparedWeight> old, const WeightView& weight, DType compute, WeightUse use) {
+    return replace_weight(std::move(old), weight, {0, weight.out_features}, compute, use);
+  }
+  /// Does the same with `rows` alone, and keeps the rows that `old` has before them. This version
+  /// prepares all rows each time.
+  [[nodiscard]] virtual Result<std::unique_ptr<PreparedWeight>> replace_weight(
+      std::unique_ptr<PreparedWeight> old, const WeightView& weight, WeightRows /*rows*/,
+      DType compute, WeightUse use) {
     old.reset();  // freed first: holding both would double peak memory
     return prepare_weight(weight, compute, use);
   }

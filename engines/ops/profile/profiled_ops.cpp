@@ -117,18 +117,19 @@ public:
                   [&] { return ops_->replace_weight(std::move(old), weight, compute, use); });
   }
   [[nodiscard]] Result<std::unique_ptr<PreparedWeight>> replace_weight(
-      std::unique_ptr<PreparedWeight> old, ConstMatrix weight, DType compute,
+      std::unique_ptr<PreparedWeight> old, ConstMatrix weight, WeightRows rows, DType compute,
       WeightUse use) override {
     return record("prepare_weight", {},
-                  [&] { return ops_->replace_weight(std::move(old), weight, compute, use); });
+                  [&] { return ops_->replace_weight(std::move(old), weight, rows, compute, use); });
   }
   [[nodiscard]] Result<std::unique_ptr<PreparedTable>> prepare_table(const Tensor& table) override {
     return ops_->prepare_table(table);
   }
   [[nodiscard]] Result<std::unique_ptr<PreparedTable>> replace_table(
-      std::unique_ptr<PreparedTable> old, ConstMatrix table, DType dtype) override {
+      std::unique_ptr<PreparedTable> old, ConstMatrix table, WeightRows rows,
+      DType dtype) override {
     return record("prepare_weight", {},
-                  [&] { return ops_->replace_table(std::move(old), table, dtype); });
+                  [&] { return ops_->replace_table(std::move(old), table, rows, dtype); });
   }
   void linear(ConstMatrix x, const PreparedWeight& weight, ConstVector bias, Store store,
               Matrix y) override {

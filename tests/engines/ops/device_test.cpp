@@ -166,6 +166,63 @@ TEST_P(DeviceOpsTest, TablesAndWeightsAreMadeFromDeviceMemory) {
   EXPECT_EQ(y.read(), (Floats{12.0390625F, -34.0F}));
 }
 
+// Ranges of rows give what all rows at once give, in new memory and over an older weight.
+TEST_P(DeviceOpsTest, WeightsAndTablesAreLaidOutRangeByRange) {
+  constexpr std::int64_t kRows = 150;
+  constexpr std::int64_t kCols = 5;
+  const DeviceValues older(*ops_, kRows, kCols, Floats(kRows * kCols, -3.0F));
+  const DeviceValues parameters(*ops_, kRows, kCols, counted(kRows * kCols));
+  const DeviceValues x(*ops_, 2, kCols, counted(2 * kCols));
+  const std::vector<std::int32_t> ids = {0, 63, 64, 127, 128, 149};
+  DeviceLists lists(*ops_);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const auto use = WeightUse::kForwardAndBackward;
+    const auto whole = ops_->replace_weight(nullptr, parameters.matrix(), dtype, use).value();
+    const auto whole_table = ops_->replace_table(nullptr, parameters.matrix(), dtype).value();
+    for (const bool replaces : {false, true}) {
+      std::unique_ptr<PreparedWeight> weight;
+      std::unique_ptr<PreparedTable> table;
+      if (replaces) {
+        weight = ops_->replace_weight(nullptr, older.matrix(), dtype, use).value();
+        table = ops_->replace_table(nullptr, older.matrix(), dtype).value();
+      }
+      for (const WeightRows rows : {WeightRows{0, 64}, WeightRows{64, 64}, WeightRows{128, 22}}) {
+        weight =
+            ops_->replace_weight(std::move(weight), parameters.matrix(), rows, dtype, use).value();
+        table = ops_->replace_table(std::move(table), parameters.matrix(), rows, dtype).value();
+      }
+      EXPECT_EQ(weight->size_bytes(), whole->size_bytes());
+      EXPECT_EQ(weight->seen_finite(), whole->seen_finite());
+      const auto products = [&](const PreparedWeight& of) {
+        const DeviceValues y(*ops_, 2, kRows);
+        ops_->linear(x.matrix(), of, {}, Store::kOverwrite, y.matrix());
+        return y.read();
+      };
+      EXPECT_EQ(products(*weight), products(*whole));
+      const auto rows_of = [&](const PreparedTable& of) {
+        const DeviceValues rows(*ops_, std::ssize(ids), kCols);
+        ops_->embed(lists.indices(ids), of, rows.matrix());
+        return rows.read();
+      };
+      EXPECT_EQ(rows_of(*table), rows_of(*whole_table));
+    }
+  }
+}
+
+// A range that is not finite is remembered by the ranges after it.
+TEST_P(DeviceOpsTest, AWeightIsSeenFiniteIfAllItsRangesAre) {
+  Floats values = counted(130);
+  values[3] = std::nanf("");
+  const DeviceValues parameters(*ops_, 130, 1, values);
+  std::unique_ptr<PreparedWeight> weight;
+  for (const WeightRows rows : {WeightRows{0, 64}, WeightRows{64, 66}}) {
+    weight = ops_->replace_weight(std::move(weight), parameters.matrix(), rows, DType::kF32,
+                                  WeightUse::kForward)
+                 .value();
+  }
+  EXPECT_FALSE(weight->seen_finite());
+}
+
 TEST_P(DeviceOpsTest, AGroupOfLinearLayersIsTheLayersOneByOne) {
   const Floats values = counted(6);
   const DeviceValues parameters(*ops_, 2, 3, values);

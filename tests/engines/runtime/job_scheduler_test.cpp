@@ -12,6 +12,7 @@
 #include "base/random.hpp"
 #include "tests/engines/runtime/job_steps.hpp"
 #include "tests/engines/runtime/runtime_bench.hpp"
+#include "tests/engines/transformer/random_model.hpp"
 
 namespace tidemill::engines {
 namespace {

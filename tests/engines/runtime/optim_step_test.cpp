@@ -11,6 +11,7 @@
 #include "base/tensor/float_tensor.hpp"
 #include "tests/engines/runtime/job_steps.hpp"
 #include "tests/engines/runtime/runtime_bench.hpp"
+#include "tests/engines/transformer/random_model.hpp"
 
 namespace tidemill::engines {
 namespace {

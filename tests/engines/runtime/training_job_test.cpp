@@ -17,6 +17,7 @@
 #include "engines/runtime/new_adapter.hpp"
 #include "tests/engines/runtime/job_steps.hpp"
 #include "tests/engines/runtime/runtime_bench.hpp"
+#include "tests/engines/transformer/random_model.hpp"
 #include "tests/support/temporary_directory.hpp"
 
 namespace tidemill::engines {
@@ -139,12 +140,12 @@ protected:
 // Counts the buffers that it makes, and has none while `empty` is set.
 class CountingAllocator final : public BufferAllocator {
 public:
-  Result<Buffer> allocate(std::size_t size, DType dtype, const Fill& fill) override {
+  Result<UnwrittenBuffer> allocate_unwritten(std::size_t size, DType dtype) override {
     if (empty) {
       return Status(Errc::kResourceExhausted, "no memory");
     }
     bytes += size;
-    return heap_.allocate(size, dtype, fill);
+    return heap_.allocate_unwritten(size, dtype);
   }
   std::size_t bytes = 0;
   bool empty = false;

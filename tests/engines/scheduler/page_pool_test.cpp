@@ -22,6 +22,23 @@ TEST(PagePoolTest, AllocatesAllOrNothing) {
   EXPECT_EQ(pool.num_free(), 4);
 }
 
+TEST(PagePoolTest, PagesThatAreSetAsideAreNotPartOfThePool) {
+  PagePool pool(5);
+  std::vector<std::int32_t> pages;
+  EXPECT_FALSE(pool.set_aside(6, pages));
+  EXPECT_EQ(pool.num_pages(), 5);
+  ASSERT_TRUE(pool.set_aside(3, pages));
+  EXPECT_EQ(pool.num_pages(), 2);
+  EXPECT_EQ(pool.num_free(), 2);
+  pool.share(pages);
+  EXPECT_DEATH(pool.give_back(pages), "num_owners");
+  pool.release(pages);
+  EXPECT_EQ(pool.num_free(), 2) << "they belong to their owner";
+  pool.give_back(pages);
+  EXPECT_EQ(pool.num_pages(), 5);
+  EXPECT_EQ(pool.num_free(), 5);
+}
+
 TEST(PagePoolTest, FreesAPageWithItsLastOwner) {
   PagePool pool(2);
   std::vector<std::int32_t> pages;

@@ -206,14 +206,14 @@ public:
   explicit ArenaAllocator(std::size_t bytes) : memory_(std::make_shared<std::vector<float>>()) {
     memory_->resize(bytes / sizeof(float));
   }
-  Result<Buffer> allocate(std::size_t size, DType dtype, const Fill& fill) override {
+  Result<UnwrittenBuffer> allocate_unwritten(std::size_t size, DType dtype) override {
     const auto all = std::as_writable_bytes(std::span(*memory_));
     if (size > all.size() - used_) {
       return Status(Errc::kResourceExhausted, "the arena is full");
     }
     const auto bytes = all.subspan(std::exchange(used_, used_ + size), size);
-    fill(bytes);
-    return Buffer::of_pool(memory_, bytes, {1, ++segment_, 0, 0, size, dtype});
+    return UnwrittenBuffer{Buffer::of_pool(memory_, bytes, {1, ++segment_, 0, 0, size, dtype}),
+                           bytes};
   }
   [[nodiscard]] std::size_t used() const { return used_; }
 
