@@ -11,19 +11,19 @@
 
 namespace tidemill::engines {
 
-/// Reserved device memory of which callers take parts and give them back in the opposite order.
+/// A stack of blocks in reserved device memory: callers free blocks in the reverse order of their
+/// allocation.
 ///
-/// A part may be taken again while operations on its former content are pending, because operations
-/// take effect in order.
+/// Memory may be allocated again while operations on its previous content are pending, because
+/// operations take effect in order.
 /// Threads: as `DeviceMemory`.
 class ScratchStack {
 public:
   /// `memory` must outlive the stack.
   explicit ScratchStack(DeviceMemory& memory) noexcept : memory_(memory) {}
 
-  /// Makes sure that parts of `bytes` bytes in total can be taken at a time. Requires that none is
-  /// taken now. Never shrinks.
-  /// Errors: those of `DeviceMemory::allocate`; nothing changes then.
+  /// Reserves at least `bytes` bytes in total. Never shrinks. Requires that nothing is allocated.
+  /// Errors: those of `DeviceMemory::allocate`; after an error nothing has changed.
   [[nodiscard]] Status reserve(std::int64_t bytes) {
     TIDEMILL_CHECK(used_ == 0) << used_;
     if (bytes > block_.size_bytes()) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operations on host memory: what a backend whose device is the processor implements.
 //
-// `host_backend.hpp` makes an implementation of `Ops` (engines/ops/ops.hpp) of it: it turns device
-// addresses into pointers and prepared passes into spans, and owns the memory. Each function does
-// what the operation of the same name in ops.hpp does, and follows its rules R1 to R3.
+// `host_backend.hpp` adapts this interface to `engines::Ops` (engines/ops/ops.hpp): it owns the
+// memory, and turns device addresses into pointers and prepared passes into spans. Each function
+// has the contract of the operation of the same name in ops.hpp, including rules R1 to R3.
 //
 // Legend: as in ops.hpp.
 #pragma once
@@ -22,8 +22,8 @@
 
 namespace tidemill::engines::host {
 
-/// One of several linear layers with the same input, or the P output features of one from
-/// `first_output` on.
+/// One linear layer of a `linear_group`, or a slice of its output features: those in
+/// [first_output, first_output + P).
 struct LinearTerm {
   const PreparedWeight* weight = nullptr;  // (O, I)
   std::span<const float> bias;             // (P), or empty
