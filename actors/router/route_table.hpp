@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which device generates for which request. Without CAF. Private to the router.
+// Chooses the device for each request. Does not depend on CAF. Private to the router.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +15,14 @@
 
 namespace tidemill::actors {
 
-/// A request on its way. Tickets increase with every request, so two requests with one sample id
-/// have different tickets.
+/// Identifies a pending request and its device. Each request gets a new, larger ticket, so two
+/// requests for the same sample id have different tickets.
 struct Route {
   std::uint64_t ticket = 0;
   std::size_t device = 0;  // index
 };
 
-/// Chooses the device of each request and counts the requests of each device. A value.
+/// Chooses the device of each request and counts the requests of each device. A value type.
 class RouteTable {
 public:
   RouteTable() = default;
@@ -36,11 +36,11 @@ public:
   /// Lets a forgotten device serve again. Ignored if it is not forgotten.
   void restore(std::size_t device);
 
-  /// Chooses the device of a request for `id`: the device that already has a request for `id`,
-  /// because it ends that request when it gets this one, or else the first of those that serve with
-  /// the fewest requests.
-  /// Errors: `kUnavailable` if no device serves, giving the reason why the last one does not, or if
-  /// `max_pending` requests are pending.
+  /// Chooses the device for a request for `id`. If a device already has a request for `id`, chooses
+  /// that device, even if it is leaving; it then cancels the earlier request. Otherwise chooses the
+  /// serving device with the fewest pending requests, and of equal ones the lowest index.
+  /// Errors: `kUnavailable` if `max_pending` requests are pending, or if no device serves; the
+  /// message then says why the last device stopped serving.
   [[nodiscard]] Result<Route> begin(SampleId id);
 
   /// Returns the device that has a request for `id`, or nothing.
