@@ -76,8 +76,8 @@ public:
   void log_softmax_backward(Matrix logits, std::span<const std::int32_t> targets,
                             float inv_temperature, std::span<const float> dlogprobs,
                             std::span<const float> dentropies) override;
-  [[nodiscard]] const WeightKernels& weight_kernels() const noexcept override {
-    return kernels_.weights;
+  [[nodiscard]] const MassKernels& mass_kernels() const noexcept override {
+    return kernels_.masses;
   }
 
   /// Returns the allocator of prepared weights, for tests of memory estimates.

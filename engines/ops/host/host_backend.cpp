@@ -95,9 +95,9 @@ public:
         memory_(std::move(memory)),
         scratch_(*memory_),
         execution_(execution),
-        samplers_(static_cast<std::size_t>(ops_->max_parts()), Sampler(ops_->weight_kernels())),
-        wide_sampler_(ops_->weight_kernels(), [this](std::size_t count, const auto& body) {
-          ops_->share(static_cast<std::int64_t>(count), 2 * std::int64_t{kWeightBlock},
+        samplers_(static_cast<std::size_t>(ops_->max_parts()), Sampler(ops_->mass_kernels())),
+        wide_sampler_(ops_->mass_kernels(), [this](std::size_t count, const auto& body) {
+          ops_->share(static_cast<std::int64_t>(count), 2 * std::int64_t{kMassBlock},
                       [&](std::int64_t, std::int64_t begin, std::int64_t end) {
                         body(static_cast<std::size_t>(begin), static_cast<std::size_t>(end));
                       });

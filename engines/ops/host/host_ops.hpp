@@ -18,7 +18,7 @@
 #include "engines/ops/host/host_matrix.hpp"
 #include "engines/ops/op_types.hpp"
 #include "engines/optimizer/adamw.hpp"
-#include "engines/sampling/weight_kernels.hpp"
+#include "engines/sampling/mass_kernels.hpp"
 
 namespace tidemill::engines::host {
 
@@ -219,9 +219,9 @@ public:
 
   // -- sampling --------------------------------------------------------------------------------
 
-  /// Returns the loops over blocks of weights. They compute the bits of the portable ones.
-  [[nodiscard]] virtual const WeightKernels& weight_kernels() const noexcept {
-    return portable_weight_kernels();
+  /// Returns the loops over blocks of masses. They compute the bits of the portable ones.
+  [[nodiscard]] virtual const MassKernels& mass_kernels() const noexcept {
+    return portable_mass_kernels();
   }
 };
 
