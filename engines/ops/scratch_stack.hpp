@@ -33,19 +33,19 @@ public:
   }
   [[nodiscard]] std::int64_t size_bytes() const noexcept { return block_.size_bytes(); }
 
-  /// Returns how much of the memory a part of `bytes` bytes takes.
-  [[nodiscard]] static constexpr std::int64_t part_bytes(std::int64_t bytes) noexcept {
+  /// Returns how much of the stack `bytes` bytes occupy, including padding.
+  [[nodiscard]] static constexpr std::int64_t padded_bytes(std::int64_t bytes) noexcept {
     return (bytes + kLine - 1) / kLine * kLine;
   }
-  /// Takes a part, which starts on a cache line. Returns null if too little is left.
-  [[nodiscard]] DeviceAddress take(std::int64_t bytes) noexcept {
-    if (used_ + part_bytes(bytes) > block_.size_bytes()) {
+  /// Allocates `bytes` bytes that start on a cache line. Returns null if the rest is too small.
+  [[nodiscard]] DeviceAddress push(std::int64_t bytes) noexcept {
+    if (used_ + padded_bytes(bytes) > block_.size_bytes()) {
       return {};
     }
-    return block_.address().offset(std::exchange(used_, used_ + part_bytes(bytes)));
+    return block_.address().offset(std::exchange(used_, used_ + padded_bytes(bytes)));
   }
-  /// Gives back the part of `bytes` bytes that was taken last.
-  void give_back(std::int64_t bytes) noexcept { used_ -= part_bytes(bytes); }
+  /// Frees the `bytes` bytes that were allocated last.
+  void pop(std::int64_t bytes) noexcept { used_ -= padded_bytes(bytes); }
 
 private:
   static constexpr std::int64_t kLine = 64;

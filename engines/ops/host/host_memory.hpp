@@ -54,7 +54,7 @@ protected:
 private:
   void free(DeviceAddress address, std::int64_t bytes) noexcept final;
   void release(DeviceAddress address, std::int64_t bytes) noexcept;
-  [[nodiscard]] Status too_little(std::int64_t bytes) const;
+  [[nodiscard]] Status out_of_memory(std::int64_t bytes) const;
 
   std::int64_t limit_bytes_;
   std::ptrdiff_t shift_ = 0;
