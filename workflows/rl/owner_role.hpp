@@ -84,8 +84,8 @@ struct OwnerState {
 
 /// What the owner sends messages to, in other roles and in the supervisor.
 struct OwnerConnections {
-  std::vector<actors::ServingDevice> servers;  // devices that only serve
-  actors::RunListenerActor run_listener;       // receives the summary of the run
+  std::vector<actors::ServingDevice> serving_devices;  // devices that only serve
+  actors::RunListenerActor run_listener;               // receives the summary of the run
 };
 
 /// The actors of the role.
