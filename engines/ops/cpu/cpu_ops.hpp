@@ -24,8 +24,8 @@ public:
       : team_(workers), kernels_(kernels), description_(std::move(description)) {}
 
   [[nodiscard]] std::string_view description() const noexcept override { return description_; }
-  void share(std::int64_t count, std::int64_t item_cost, const LoopBody& body) override {
-    team_.share(count, item_cost, body);
+  void parallel_for(std::int64_t count, std::int64_t item_cost, const LoopBody& body) override {
+    team_.parallel_for(count, item_cost, body);
   }
   [[nodiscard]] std::int64_t max_parts() const noexcept override { return team_.size(); }
   [[nodiscard]] Result<std::unique_ptr<PreparedWeight>> prepare_weight(const WeightView& weight,

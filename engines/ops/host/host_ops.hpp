@@ -80,7 +80,7 @@ public:
   /// Calls `body` for disjoint ranges that cover [0, count), in parallel, and returns when all
   /// calls are done. `item_cost` is the estimated cost of one item. Part numbers are less than
   /// `max_parts()`. Units: processor cycles.
-  virtual void share(std::int64_t count, std::int64_t item_cost, const LoopBody& body) = 0;
+  virtual void parallel_for(std::int64_t count, std::int64_t item_cost, const LoopBody& body) = 0;
   [[nodiscard]] virtual std::int64_t max_parts() const noexcept = 0;
 
   // -- linear layers ---------------------------------------------------------------------------
