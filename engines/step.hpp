@@ -9,7 +9,7 @@
 
 namespace tidemill::engines {
 
-/// Bounds the work of one call of `step`.
+/// Bounds the work of one iteration: a call of `RolloutEngine::step` or `TrainingJob::advance`.
 struct StepBudget {
   std::int64_t tokens = 2048;
   /// The maximum number of `tokens` in prefill chunks. It bounds how long a long prompt delays the
@@ -21,14 +21,14 @@ struct StepBudget {
   std::int64_t units = std::numeric_limits<std::int64_t>::max();
 };
 
-/// Reports what a call of `step` did.
+/// Reports what one iteration did.
 struct StepReport {
   std::int64_t prefill_tokens = 0;  // computed for prompts, or again after a preemption
   std::int64_t decode_tokens = 0;   // computed, one per sequence
   std::int64_t cached_tokens = 0;   // found in the cache by sequences that started
   std::int64_t preemptions = 0;     // sequences that lost their pages since the last report
   double kv_use = 0.0;              // share of the cache's pages held by sequences, in [0, 1]
-  std::int64_t train_tokens = 0;    // of the micro-batch, if the step ended it
+  std::int64_t train_tokens = 0;    // of the micro-batch, if the iteration ended it
   std::int64_t train_units = 0;
   /// True if training computed nothing because other training jobs hold too many of the cache's
   /// pages. They give them back at the end of their micro-batches.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The interface of a training job: sequences and a loss in, gradients and new weights out.
+// The interface of a training job, which trains one set of parameters on sequences with a loss.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +28,10 @@ struct TrainSequence {
   std::vector<float> behavior_logprobs;     // (T)
   std::vector<float> proximal_logprobs;     // (T)
   std::vector<float> reference_logprobs;    // (T)
-  /// The versions that generated the last tokens, in order; empty if no policy generated any.
+  /// The versions that generated the tokens at the end of `ids`, in token order. Empty if no policy
+  /// generated any token.
   std::vector<VersionSpan> versions;
-  /// (T) Multiplies a target's share of the loss; not negative. Empty: all weights are 1.
+  /// (T) The factors of the targets in the loss, not negative. If empty, all factors are 1.
   std::vector<float> token_weights;
 };
 
@@ -85,17 +86,17 @@ struct TrainBatch {
   float temperature = 1.0F;              // divides the logits
 };
 
-/// Overrides of one optimizer step. What is absent is as in the options of the job.
+/// Overrides for one optimizer step. An absent field takes its value from the options of the job.
 struct OptimStep {
-  std::optional<double> learning_rate;  // absent: as the schedule says
+  std::optional<double> learning_rate;  // absent: the value of the learning-rate schedule
   std::optional<double> beta1;
   std::optional<double> beta2;
   std::optional<double> epsilon;
   std::optional<double> weight_decay;
   std::optional<double> max_grad_norm;  // 0: no clipping
-  /// Adds this times (weights - anchor) to the gradient before it is clipped. The anchor is the
-  /// weights of the job's start or of the last `load`. Requires `JobOptions::keeps_anchor` unless
-  /// it is 0. Source: FedProx, Li et al. 2020, arXiv:1812.06127.
+  /// The factor of (weights - anchor), which is added to the gradient before clipping. The anchor
+  /// is the weights with which the job was opened, or those of the last `load`. A factor other than
+  /// 0 requires `JobOptions::keeps_anchor`. Source: FedProx, Li et al. 2020, arXiv:1812.06127.
   double proximal = 0.0;
   /// Trained tensors that this step skips: their weights and moments stay unchanged, and their
   /// gradients do not count in the norm.
@@ -125,15 +126,16 @@ public:
   TrainingJob& operator=(const TrainingJob&) = delete;
   virtual ~TrainingJob() = default;
 
-  /// Starts to compute the log-probabilities of the targets of `batch` under the working weights.
-  /// Sequences that are neighbors in id order and share a prompt cost less.
-  /// Errors: `kInvalidArgument` (temperature, duplicate id, bad sizes, bad tokens),
-  /// `kResourceExhausted` (a sequence too long for the context, the activation budget or the
-  /// cache), both naming the sequence. Then nothing is started.
+  /// Starts computing the log-probabilities of the targets of `batch` under the working weights.
+  /// Sequences that share a prompt and are neighbors in id order compute that prompt once.
+  /// Errors: `kInvalidArgument` (temperature; or, naming the sequence, a duplicate id, wrong sizes,
+  /// invalid tokens), `kResourceExhausted` (naming the sequence, if it is too long for the context,
+  /// the activation budget or the cache; or no memory for a shared prompt). After an error, no work
+  /// has started.
   [[nodiscard]] virtual Status forward(TrainBatch batch) = 0;
 
-  /// The same, and adds the gradients of `loss` to those since the last `optim_step`. `loss` must
-  /// outlive the work.
+  /// Starts the work of `forward` and of a backward pass that adds the gradients of `loss` to those
+  /// accumulated since the last `optim_step`. `loss` must outlive the work. Errors: as `forward`.
   [[nodiscard]] virtual Status forward_backward(TrainBatch batch, TokenLoss& loss) = 0;
 
   /// Starts to clip the gradients, apply the optimizer and zero the gradients.
@@ -147,18 +149,18 @@ public:
   /// Returns whether `advance` has anything to do.
   [[nodiscard]] virtual bool has_work() const = 0;
 
-  /// Runs units of the work that a verb started: at most `budget.units`, and not beyond the end of
-  /// a micro-batch of at most `budget.tokens` (at least one sequence). Errors: those of the loss,
-  /// of the device and of the allocator of snapshots; `kInternal` naming the sequence or the tensor
-  /// if a log-probability or a gradient is not finite; `kResourceExhausted` if there is too little
-  /// memory to lay changed weights out. The work is then over and all gradients are dropped; the
-  /// weights keep the steps before it and a step that has changed them. The next verb first repeats
-  /// a layout that failed.
+  /// Runs at most `budget.units` units of the work that was started. Stops at the end of a
+  /// micro-batch, which has at most `budget.tokens` tokens or is a single sequence.
+  /// Errors: those of the loss, of the device and of the allocator of snapshots; `kInternal` naming
+  /// the sequence or the tensor if a log-probability or a gradient is not finite;
+  /// `kResourceExhausted` if there is too little memory to lay changed weights out. After an error,
+  /// the job is in the state that `cancel` leaves.
   [[nodiscard]] virtual Result<StepReport> advance(const StepBudget& budget) = 0;
 
-  /// Ends the work and drops all gradients. The weights keep the steps before it, and the step in
-  /// progress if they have begun to change; that step is completed, and the next verb lays its
-  /// weights out. The job no longer refers to any loss.
+  /// Ends the work and drops all gradients. If an optimizer step has begun to change the weights,
+  /// completes it first; otherwise the weights stay as they were before the work. The next call that
+  /// starts work lays changed weights out first if that is not done. The job then holds no reference
+  /// to a loss.
   virtual void cancel() = 0;
 
   /// Returns the log-probabilities (T) of a sequence of the last batch, until the next batch,

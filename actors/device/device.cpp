@@ -232,13 +232,13 @@ void on_worked(Self self) {
   run_next(self);
 }
 
-// Returns whether the training view exists and runs no job.
+// Returns whether the device can start a training request now.
 bool may_train(const DeviceState& state) {
   return !state.pending_train.has_value() && state.port_work->deps.train != nullptr;
 }
 
 caf::error training_unavailable() {
-  return to_caf_error({Errc::kUnavailable, "the device is training or has no training view"});
+  return to_caf_error({Errc::kUnavailable, "the device is training or has no training job"});
 }
 
 DeviceActor::behavior_type device(Self self, DeviceDeps deps) {

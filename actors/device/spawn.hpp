@@ -26,7 +26,7 @@ using OpenAdapter = std::function<Result<engines::AdapterFiles>(const std::strin
 
 /// Dependencies of a device.
 struct DeviceDeps {
-  /// Keeps the views alive. Shared with the work at the port.
+  /// Keeps the engines alive. Shared with the work at the port.
   std::shared_ptr<void> runtime;
   engines::RolloutEngine* rollout = nullptr;
   engines::TrainingJob* train = nullptr;  // null: the device only generates

@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which devices serve which version, and which version each of them loads next. Without CAF.
+// Tracks which version each device serves and which version it loads next. Does not depend on CAF.
 //
-// Each device is in one of these states:
+// The states of a device, and the events that change them:
 //
-//   (new), left      -> joining      it has asked to join
-//   joining          -> serving      it has accepted its first version
-//   serving          -> switching    `begin_loads` names a version for it
-//   switching        -> serving      it has accepted the version
-//   serving          -> leaving      it shall leave, and other devices serve
-//   leaving          -> left         its requests have ended
-//   any but left     -> quarantined  it has failed, for example by ending, or it has refused a
-//                                    version, or did not reply in time
+//   (new), left      -> joining      `join`
+//   joining          -> serving      the device has accepted its first version
+//   serving          -> switching    `begin_loads` returned a load for the device
+//   switching        -> serving      the device has accepted the version
+//   serving          -> leaving      `leave`, if another device serves
+//   leaving          -> left         `end_leave`: the requests of the device have ended
+//   any but left     -> quarantined  the device ended, refused a version, or did not reply in time
 //
-// In `DeviceStatus`, a device that is switching is `kServing` or `kLeaving` and has two different
-// steps. A quarantined device stays quarantined for the incarnation. The roster does not wait for
-// it.
+// `DeviceStatus` has no state for switching: the device is `kServing` or `kLeaving`, and its
+// `loading_step` differs from its `serving_step`. A quarantined device stays quarantined for the
+// incarnation, and the roster does not wait for it.
 #pragma once
 
 #include <cstddef>
@@ -34,10 +33,10 @@ enum class GenerationOrder : std::uint8_t {
   /// Each device by itself, as soon as it has accepted the version before. It skips versions that
   /// are no longer the newest.
   kFree,
-  /// Version k - max_staleness generates all of batch k: the weights of step s are loaded once
-  /// every row that older steps must generate is finished, by all devices together, and after all
-  /// of them have accepted the version before. A device that joins is one of them: its first load
-  /// delays the next version.
+  /// Version k - max_staleness generates all of batch k. All devices load the weights of a step
+  /// together, once they have accepted the version before and every row that older steps must
+  /// generate is finished. This includes devices that are joining, so their first load delays the
+  /// next version.
   kFixed,
 };
 
@@ -50,7 +49,7 @@ struct DueLoad {
   std::uint64_t step = 0;
 };
 
-/// Tracks the versions of the devices of one incarnation. A value.
+/// Tracks the versions of the devices of one incarnation. A value type.
 class DeviceRoster {
 public:
   DeviceRoster() = default;
@@ -60,27 +59,28 @@ public:
   /// Records the publication of `step`. Requires that it is the one after the newest.
   void publish(std::uint64_t step);
 
-  /// Returns the loads to begin now, ordered by device. Their devices are switching, or joining.
-  /// `may_load(step)` returns whether every row that older steps must generate is finished; only
-  /// `GenerationOrder::kFixed` asks.
+  /// Returns the loads to begin now, ordered by device, and marks their devices as loading.
+  /// `may_load(step)` returns whether every row that older steps must generate is finished. It is
+  /// called only with `GenerationOrder::kFixed`.
   [[nodiscard]] std::vector<DueLoad> begin_loads(
       const std::function<bool(std::uint64_t)>& may_load);
 
-  /// The load that `begin_loads` named for the device at this index has ended, and the device has
-  /// accepted the version if `accepted` says so. A device that has left or is quarantined keeps its
-  /// state. Returns whether the device has joined with this load.
+  /// Records that the current load of a device has ended, and whether the device accepted the
+  /// version. A device that has left or is quarantined keeps its state. Returns whether this load
+  /// made a joining device serve.
   bool end_load(std::size_t device, bool accepted = true);
 
   /// Adds a device, which loads a version before it serves. Returns its index. A device that has
   /// left may join again, and has the same index.
-  /// Errors: those of `atom::join` (`RosterActor`), but for the failure of the load.
+  /// Errors: those of `atom::join` (`RosterActor`), except for the failure of the load.
   [[nodiscard]] Result<std::size_t> join(const std::string& name);
 
   /// Begins to remove the device of this name. Returns its index.
   /// Errors: `kNotFound`, `kUnavailable`, `kInvalidArgument` as for `atom::leave`.
   [[nodiscard]] Result<std::size_t> leave(const std::string& name);
 
-  /// The leaving device at this index has no more requests. Returns false if it is quarantined.
+  /// Records that the requests of a leaving device have ended: it has left. Returns false, and
+  /// changes nothing, if the device is not leaving, for example because it is quarantined.
   bool end_leave(std::size_t device);
 
   /// Quarantines the device at this index. Returns false if it already was or has left, and then
@@ -89,12 +89,12 @@ public:
 
   /// Returns how many devices get requests.
   [[nodiscard]] std::size_t num_serving() const;
-  /// Returns the oldest version that a device which serves or leaves has accepted as its newest. It
-  /// may still be ending responses of the version before. In a free order, a device that joins with
-  /// an older version than the others serve makes it fall.
+  /// Returns the smallest `DeviceStatus::serving_step` of the serving and leaving devices. Such a
+  /// device may still be finishing responses of the version before. With `GenerationOrder::kFree`
+  /// the result decreases if a device joins with an older version than the others serve.
   [[nodiscard]] std::uint64_t serving_step() const;
-  /// Returns the smallest step that a device may still have to load, or that one which joins would
-  /// have to. The contents of older steps are no longer needed.
+  /// Returns the smallest step that a device, present or joining later, may still have to load. The
+  /// weights of older steps are no longer needed.
   [[nodiscard]] std::uint64_t oldest_needed() const;
   [[nodiscard]] const DeviceStatus& status(std::size_t device) const {
     return devices_.at(device).status;

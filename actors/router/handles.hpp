@@ -22,14 +22,14 @@ namespace tidemill::actors {
 /// left, or if the router has as many pending requests as it may. Versions and adapters are loaded
 /// into devices, so `load` and `adapters` fail with `kUnimplemented`.
 using RouterActor = ServingActor::extend<
-    // Begins to send requests to a device. A device that was forgotten or has left may come back
+    // Begins to send requests to a device. A device that was removed or has left may come back
     // under its name. Ignored if a device of this name gets requests.
     caf::reacts_to<atom::join, DeviceJoin>,
     // Sends the device of this name no more requests, but for a second one with the id of a request
-    // that it has. Replies once the device has no requests left, and the router has forgotten it,
+    // that it has. Replies once the device has no requests left, and the router has removed it,
     // with the number of requests that it had at first. Unknown names have none.
     caf::replies_to<atom::leave, std::string>::with<std::uint64_t>,
-    // Forgets the device of this name: its requests are cancelled and fail, and it gets no others.
+    // Removes the device of this name: its requests are cancelled and fail, and it gets no others.
     // Unknown names are ignored.
     caf::reacts_to<atom::quarantine, QuarantinedDevice>>;
 

@@ -46,21 +46,21 @@ std::size_t RouteTable::add() {
 }
 
 void RouteTable::restore(std::size_t device) {
-  if (devices_.at(device).state == State::kForgotten) {
+  if (devices_.at(device).state == State::kRemoved) {
     devices_[device].state = State::kServing;
   }
 }
 
-void RouteTable::drain(std::size_t device, const std::string& reason) {
+void RouteTable::begin_leave(std::size_t device, const std::string& reason) {
   if (devices_.at(device).state == State::kServing) {
-    devices_[device].state = State::kDraining;
+    devices_[device].state = State::kLeaving;
     last_reason_ = reason;
   }
 }
 
-bool RouteTable::drained(std::size_t device) const {
+bool RouteTable::ready_to_leave(std::size_t device) const {
   const Device& of = devices_.at(device);
-  return of.state == State::kDraining && of.num_pending == 0;
+  return of.state == State::kLeaving && of.num_pending == 0;
 }
 
 void RouteTable::drop(std::map<std::uint64_t, Pending>::iterator request) {
@@ -82,13 +82,13 @@ std::optional<std::size_t> RouteTable::end(std::uint64_t ticket) {
   return device;
 }
 
-std::vector<std::pair<std::uint64_t, SampleId>> RouteTable::forget(std::size_t device,
+std::vector<std::pair<std::uint64_t, SampleId>> RouteTable::remove(std::size_t device,
                                                                    const std::string& reason) {
   std::vector<std::pair<std::uint64_t, SampleId>> lost;
-  if (devices_.at(device).state == State::kForgotten) {
+  if (devices_.at(device).state == State::kRemoved) {
     return lost;
   }
-  devices_[device].state = State::kForgotten;
+  devices_[device].state = State::kRemoved;
   last_reason_ = reason;
   for (auto it = pending_.begin(); it != pending_.end();) {
     const auto request = it++;

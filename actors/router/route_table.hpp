@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which device generates for which request. Without CAF. Private to the router.
+// Chooses the device for each request. Does not depend on CAF. Private to the router.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +15,14 @@
 
 namespace tidemill::actors {
 
-/// A request on its way. Tickets increase with every request, so two requests with one sample id
-/// have different tickets.
+/// Identifies a pending request and its device. Each request gets a new, larger ticket, so two
+/// requests for the same sample id have different tickets.
 struct Route {
   std::uint64_t ticket = 0;
   std::size_t device = 0;  // index
 };
 
-/// Chooses the device of each request and counts the requests of each device. A value.
+/// Chooses the device of each request and counts the requests of each device. A value type.
 class RouteTable {
 public:
   RouteTable() = default;
@@ -33,34 +33,35 @@ public:
   /// Adds a device that serves. Returns its index.
   std::size_t add();
 
-  /// Lets a forgotten device serve again. Ignored if it is not forgotten.
+  /// Lets a removed device serve again. Ignored if it is not removed.
   void restore(std::size_t device);
 
-  /// Chooses the device of a request for `id`: the device that already has a request for `id`,
-  /// because it ends that request when it gets this one, or else the first of those that serve with
-  /// the fewest requests.
-  /// Errors: `kUnavailable` if no device serves, giving the reason why the last one does not, or if
-  /// `max_pending` requests are pending.
+  /// Chooses the device for a request for `id`. If a device already has a request for `id`, chooses
+  /// that device, even if it is leaving; it then cancels the earlier request. Otherwise chooses the
+  /// serving device with the fewest pending requests, and of equal ones the lowest index.
+  /// Errors: `kUnavailable` if `max_pending` requests are pending, or if no device serves; the
+  /// message then says why the last device stopped serving.
   [[nodiscard]] Result<Route> begin(SampleId id);
 
   /// Returns the device that has a request for `id`, or nothing.
   [[nodiscard]] std::optional<std::size_t> device_of(SampleId id) const;
 
-  /// Ends a request. Returns its device, or nothing if it was not pending. A request of a forgotten
-  /// device is not.
+  /// Ends a request. Returns its device, or nothing if the request is not pending, for example
+  /// because its device was removed.
   std::optional<std::size_t> end(std::uint64_t ticket);
 
-  /// Lets a device end its requests without getting others. Ignored if it does not serve.
-  void drain(std::size_t device, const std::string& reason);
-  [[nodiscard]] bool forgotten(std::size_t device) const {
-    return devices_.at(device).state == State::kForgotten;
+  /// Gives a device no further requests, except for sample ids of which it has one. Its requests
+  /// stay pending. `reason` is for the errors of `begin`. Ignored if the device does not serve.
+  void begin_leave(std::size_t device, const std::string& reason);
+  [[nodiscard]] bool removed(std::size_t device) const {
+    return devices_.at(device).state == State::kRemoved;
   }
-  /// Returns whether the device is drained and has no requests left.
-  [[nodiscard]] bool drained(std::size_t device) const;
+  /// Returns whether the device is leaving and has no requests left.
+  [[nodiscard]] bool ready_to_leave(std::size_t device) const;
 
-  /// Forgets a device for `reason`. Returns its requests, oldest first, which are no longer
-  /// pending, with their ids; nothing if it was forgotten before.
-  std::vector<std::pair<std::uint64_t, SampleId>> forget(std::size_t device,
+  /// Removes a device because of `reason` and ends its requests. Returns the tickets and sample ids
+  /// of these requests, oldest first. Returns an empty list if the device was already removed.
+  std::vector<std::pair<std::uint64_t, SampleId>> remove(std::size_t device,
                                                          const std::string& reason);
 
   /// Returns how many requests are pending, in all or at one device.
@@ -70,7 +71,7 @@ public:
   }
 
 private:
-  enum class State : std::uint8_t { kServing, kDraining, kForgotten };
+  enum class State : std::uint8_t { kServing, kLeaving, kRemoved };
   struct Device {
     std::size_t num_pending = 0;
     State state = State::kServing;

@@ -33,7 +33,7 @@ struct RouterState {
 
 using Self = RouterActor::stateful_pointer<RouterState>;
 
-// Replies to the requests to let a forgotten device leave. If there are any, drops its handle, so
+// Replies to the requests to let a removed device leave. If there are any, drops its handle, so
 // that the device may end.
 void end_leaves(Self self, std::size_t device) {
   auto& state = self->state;
@@ -49,10 +49,10 @@ void end_leaves(Self self, std::size_t device) {
   state.deps.devices[device].actor = ServingActor();
 }
 
-// Forgets a device. It may still run, so its requests are cancelled: they must not keep it busy.
-void forget(Self self, std::size_t device, const std::string& reason) {
+// Removes a device. It may still run, so its requests are cancelled: they must not keep it busy.
+void remove(Self self, std::size_t device, const std::string& reason) {
   auto& state = self->state;
-  for (const auto& [ticket, id] : state.table.forget(device, reason)) {
+  for (const auto& [ticket, id] : state.table.remove(device, reason)) {
     self->send(state.deps.devices[device].actor, atom::cancel_v, id);
     const auto promise = state.promises.find(ticket);
     promise->second.deliver(to_caf_error({Errc::kUnavailable, reason}));
@@ -61,10 +61,10 @@ void forget(Self self, std::size_t device, const std::string& reason) {
   end_leaves(self, device);
 }
 
-void forget_if_drained(Self self, std::size_t device) {
+void remove_if_left(Self self, std::size_t device) {
   auto& state = self->state;
-  if (state.table.drained(device)) {
-    forget(self, device, state.deps.devices[device].name + " has left");
+  if (state.table.ready_to_leave(device)) {
+    remove(self, device, state.deps.devices[device].name + " has left");
   }
 }
 
@@ -75,7 +75,7 @@ void settle(Self self, std::uint64_t ticket, Reply&& reply) {
     const auto promise = state.promises.find(ticket);
     promise->second.deliver(std::forward<Reply>(reply));
     state.promises.erase(promise);
-    forget_if_drained(self, *device);
+    remove_if_left(self, *device);
   }
 }
 
@@ -119,7 +119,7 @@ std::optional<std::size_t> find_device(const RouterState& state, const std::stri
 void join(Self self, const DeviceJoin& request) {
   auto& state = self->state;
   const auto known = find_device(state, request.name);
-  if (known.has_value() && !state.table.forgotten(*known)) {
+  if (known.has_value() && !state.table.removed(*known)) {
     return;
   }
   const ServingDevice device{request.name, caf::actor_cast<ServingActor>(request.device)};
@@ -136,14 +136,14 @@ void join(Self self, const DeviceJoin& request) {
 caf::result<std::uint64_t> leave(Self self, const std::string& name) {
   auto& state = self->state;
   const auto device = find_device(state, name);
-  if (!device.has_value() || state.table.forgotten(*device)) {
+  if (!device.has_value() || state.table.removed(*device)) {
     return std::uint64_t{0};
   }
   const std::uint64_t pending = state.table.num_pending(*device);
   auto promise = self->make_response_promise<std::uint64_t>();
   state.leaves.emplace(*device, std::pair(promise, pending));
-  state.table.drain(*device, name + " is leaving");
-  forget_if_drained(self, *device);
+  state.table.begin_leave(*device, name + " is leaving");
+  remove_if_left(self, *device);
   return promise;
 }
 
@@ -162,7 +162,7 @@ RouterActor::behavior_type router(Self self, RouterDeps deps) {
     const auto& devices = self->state.deps.devices;
     for (std::size_t i = 0; i < devices.size(); ++i) {
       if (devices[i].actor && devices[i].actor.address() == down.source) {
-        forget(self, i, devices[i].name + " has ended: " + from_caf_error(down.reason).message());
+        remove(self, i, devices[i].name + " has ended: " + from_caf_error(down.reason).message());
       }
     }
   });
@@ -179,7 +179,7 @@ RouterActor::behavior_type router(Self self, RouterDeps deps) {
       [self](atom::leave, const std::string& name) { return leave(self, name); },
       [self](atom::quarantine, const QuarantinedDevice& quarantined) {
         if (const auto device = find_device(self->state, quarantined.name); device.has_value()) {
-          forget(self, *device, quarantined.name + " is quarantined: " + quarantined.reason);
+          remove(self, *device, quarantined.name + " is quarantined: " + quarantined.reason);
         }
       },
   };

@@ -23,7 +23,7 @@ struct RouterDeps {
   Duration reply_deadline = std::chrono::hours(25);
 };
 
-/// Spawns a router. It monitors its devices, and forgets those that end.
+/// Spawns a router. It monitors its devices, and removes those that end.
 [[nodiscard]] RouterActor spawn_router(caf::actor_system& system, RouterDeps deps);
 
 }  // namespace tidemill::actors

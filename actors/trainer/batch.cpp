@@ -44,7 +44,7 @@ TrainSequence make_sequence(const TrainRow& row, bool mask_truncated) {
   return sequence;
 }
 
-// Adds to the job's probe rows whose behavior log-probabilities the training view can compute
+// Adds to the job's probe rows whose behavior log-probabilities the training job can compute
 // again: rows that were sampled by one snapshot, which is still in `recent`.
 void choose_probe(const std::vector<TrainRow>& rows, const std::deque<engines::Snapshot>& recent,
                   TrainRequest& job) {

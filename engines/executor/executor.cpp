@@ -21,7 +21,7 @@ Result<StepReport> Executor::iterate() {
   const bool can_train = train_ != nullptr && train_->has_work();
   TIDEMILL_CHECK(can_generate || can_train) << "iterate() called without work";
   if (!can_generate || !can_train) {
-    train_debt_ = 0.0;  // what a view does while the other is idle adds no debt
+    train_debt_ = 0.0;  // what one side does while the other is idle adds no debt
   }
   if (can_train && (!can_generate || training_goes_first())) {
     auto report = train();

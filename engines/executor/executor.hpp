@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps the views of one device in turn. Only the executor calls their `step`, so rollout and
-// training interleave instead of competing for cores.
+// Chooses whether the next iteration of a device is one of rollout or of training, and runs it. The
+// two alternate on one set of threads instead of competing for cores.
 #pragma once
 
 #include "base/result.hpp"
@@ -11,26 +11,27 @@
 
 namespace tidemill::engines {
 
-/// Steps up to two views of one device in turn.
+/// Divides the iterations of one device between rollout and training.
 ///
-/// If only one view has work, it gets all iterations. If both do, `precedence` decides. With
-/// shares, every token that one view computes adds to what the other is owed, so neither view can
-/// starve. With the other two settings, one view waits until the other has no work. That wait ends:
-/// rollout runs out of work at the bound of staleness, and training at the end of its batch.
+/// If only one of them has work, it gets all iterations. If both have work, `precedence` decides.
+/// With `kShares`, each token that one side computes then adds to what the other side is owed, so
+/// neither starves. With the other two settings, one side waits until the other has no work. That
+/// wait ends: rollout runs out of work at the staleness bound, and training at the end of its
+/// batch.
 /// Threads: one call at a time.
 class Executor {
 public:
-  /// Borrows the views, which may be null.
+  /// Borrows `rollout` and `train`. Each may be null.
   Executor(RolloutEngine* rollout, TrainingJob* train, const ExecutorOptions& options)
       : rollout_(rollout), train_(train), options_(options) {}
 
   [[nodiscard]] bool has_work() const;
 
-  /// Runs one iteration of one view or, if that view has to wait for the other, of both. Requires
-  /// `has_work()`.
-  /// Errors: those of the view, with its name as context.
+  /// Runs one iteration of rollout or of training. If training has to wait for pages of the cache,
+  /// runs one of rollout as well. Requires `has_work()`.
+  /// Errors: those of `RolloutEngine::step` and `TrainingJob::advance`, with context.
   [[nodiscard]] Result<StepReport> iterate();
-  /// Returns whether the last iteration, or its failure, was one of training.
+  /// Returns whether `iterate` last ran training, successfully or not.
   [[nodiscard]] bool trained() const noexcept { return trained_; }
 
 private:

@@ -7,9 +7,9 @@
 
 namespace tidemill::engines {
 
-/// Which view runs the next iteration if both have work.
+/// Whether rollout or training gets the next iteration if both have work.
 enum class Precedence : std::uint8_t {
-  kShares,   // the view that is behind its share of tokens
+  kShares,   // the one that is behind its share of tokens
   kRollout,  // rollout, until it has no work
   kTrain,    // training, until it has no work
 };

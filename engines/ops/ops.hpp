@@ -3,13 +3,14 @@
 //
 // Model code computes through this interface alone, on memory that it cannot read (matrix.hpp). A
 // backend implements it in a subfolder with one public header, `factory.hpp`: `reference/` (plain
-// loops, the oracle of every test), `cpu/`, `guarded/` (device memory that the host cannot read,
-// for tests), and later `cuda/`.
+// loops, with which tests compare the others), `cpu/`, and `guarded/` (device memory that the host
+// cannot read, for tests).
 //
 // Order: operations take effect in the order of the calls, but may run after the call has returned.
 // `read` and `synchronize` wait for all operations before them and report what failed. Until then,
-// whatever an operation borrows must stay unchanged: weights, prepared passes and vectors. Device
-// memory may be freed and prepared passes replaced earlier: both wait.
+// the weights, prepared passes and vectors that an operation borrows must stay unchanged. Freeing
+// device memory and replacing a prepared pass (`prepare_pass`) are allowed at any time: the backend
+// keeps the old memory until the pending operations have run.
 //
 // Every operation of every backend follows three rules. Because of them, rollout and training
 // compute bit-identical log-probabilities, and gradients do not depend on how a batch is split into
@@ -54,7 +55,8 @@
 //
 // Legend: T tokens (rows of the flat batch), D hidden size, H heads, K key/value heads, C head
 // size, V vocabulary, F width of the MLP, R rank of a low-rank product, O and I output and input
-// features of a linear layer. "= or +=" means that `store` decides.
+// features of a linear layer, P features of a slice of a layer, S rows of the gradients of keys and
+// values. "= or +=" means that `store` decides.
 #pragma once
 
 #include <cstdint>
@@ -110,8 +112,8 @@ private:
   std::int64_t size_ = 0;
 };
 
-/// One of several linear layers with the same input, or a part of one: the P output features from
-/// `first_output` on, which is a multiple of `kFeatureStep`.
+/// One linear layer of a `linear_group`, or a slice of its output features: those in
+/// [first_output, first_output + P). `first_output` is a multiple of `kFeatureStep`.
 struct LinearTerm {
   const PreparedWeight* weight = nullptr;  // (O, I)
   ConstVector bias;                        // (P), or empty
@@ -297,9 +299,9 @@ public:
   virtual void linear(ConstMatrix x, const PreparedWeight& weight, ConstVector bias, Store store,
                       Matrix y) = 0;
 
-  /// Computes y = or += x (T, I) W^T + bias for each of `terms`, with the bits of separate calls of
-  /// `linear` for whole layers. Rounds x once for all weights of the same type. The results do not
-  /// overlap.
+  /// Computes y = or += x (T, I) W^T + bias for each of `terms`. Every output has the bits that
+  /// `linear` computes for the whole layer. Rounds x once for all weights of the same type. Outputs
+  /// must not overlap.
   virtual void linear_group(ConstMatrix x, std::span<const LinearTerm> terms, Store store) = 0;
 
   /// Computes dx (T, I) = or += dy (T, O) W. Requires a weight prepared for backward.

@@ -11,19 +11,19 @@
 
 namespace tidemill::engines {
 
-/// Reserved device memory of which callers take parts and give them back in the opposite order.
+/// A stack of blocks in reserved device memory: callers free blocks in the reverse order of their
+/// allocation.
 ///
-/// A part may be taken again while operations on its former content are pending, because operations
-/// take effect in order.
+/// Memory may be allocated again while operations on its previous content are pending, because
+/// operations take effect in order.
 /// Threads: as `DeviceMemory`.
 class ScratchStack {
 public:
   /// `memory` must outlive the stack.
   explicit ScratchStack(DeviceMemory& memory) noexcept : memory_(memory) {}
 
-  /// Makes sure that parts of `bytes` bytes in total can be taken at a time. Requires that none is
-  /// taken now. Never shrinks.
-  /// Errors: those of `DeviceMemory::allocate`; nothing changes then.
+  /// Reserves at least `bytes` bytes in total. Never shrinks. Requires that nothing is allocated.
+  /// Errors: those of `DeviceMemory::allocate`; after an error nothing has changed.
   [[nodiscard]] Status reserve(std::int64_t bytes) {
     TIDEMILL_CHECK(used_ == 0) << used_;
     if (bytes > block_.size_bytes()) {
@@ -33,19 +33,19 @@ public:
   }
   [[nodiscard]] std::int64_t size_bytes() const noexcept { return block_.size_bytes(); }
 
-  /// Returns how much of the memory a part of `bytes` bytes takes.
-  [[nodiscard]] static constexpr std::int64_t part_bytes(std::int64_t bytes) noexcept {
+  /// Returns how much of the stack `bytes` bytes occupy, including padding.
+  [[nodiscard]] static constexpr std::int64_t padded_bytes(std::int64_t bytes) noexcept {
     return (bytes + kLine - 1) / kLine * kLine;
   }
-  /// Takes a part, which starts on a cache line. Returns null if too little is left.
-  [[nodiscard]] DeviceAddress take(std::int64_t bytes) noexcept {
-    if (used_ + part_bytes(bytes) > block_.size_bytes()) {
+  /// Allocates `bytes` bytes that start on a cache line. Returns null if the rest is too small.
+  [[nodiscard]] DeviceAddress push(std::int64_t bytes) noexcept {
+    if (used_ + padded_bytes(bytes) > block_.size_bytes()) {
       return {};
     }
-    return block_.address().offset(std::exchange(used_, used_ + part_bytes(bytes)));
+    return block_.address().offset(std::exchange(used_, used_ + padded_bytes(bytes)));
   }
-  /// Gives back the part of `bytes` bytes that was taken last.
-  void give_back(std::int64_t bytes) noexcept { used_ -= part_bytes(bytes); }
+  /// Frees the `bytes` bytes that were allocated last.
+  void pop(std::int64_t bytes) noexcept { used_ -= padded_bytes(bytes); }
 
 private:
   static constexpr std::int64_t kLine = 64;

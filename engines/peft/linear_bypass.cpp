@@ -225,7 +225,7 @@ std::int64_t scratch_bytes(const AdapterSpec& spec, const BypassRows& rows) {
                                  (module.c.empty() ? 0 : 1);
     const std::int64_t count = module.path == kHeadPath ? rows.head : rows.layers;
     const auto part = [count](std::int64_t cols) {
-      return ScratchStack::part_bytes(count * cols * std::int64_t{sizeof(float)});
+      return ScratchStack::padded_bytes(count * cols * std::int64_t{sizeof(float)});
     };
     bytes = std::max(bytes, inputs * part(module.in_features) +
                                 outputs * part(module.out_features) + 2 * part(module.rank));

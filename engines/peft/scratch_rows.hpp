@@ -18,7 +18,7 @@ public:
   ScratchRows() = default;
   ScratchRows(std::int64_t rows, std::int64_t cols, Ops& ops)
       : bytes_(rows * cols * std::int64_t{sizeof(float)}),
-        view_{ops.scratch().take(bytes_), rows, cols, cols} {
+        view_{ops.scratch().push(bytes_), rows, cols, cols} {
     if (!view_.is_null()) {
       stack_ = &ops.scratch();
     } else if (bytes_ > 0) {
@@ -36,7 +36,7 @@ public:
   ScratchRows& operator=(const ScratchRows&) = delete;
   ~ScratchRows() {
     if (stack_ != nullptr) {
-      stack_->give_back(bytes_);
+      stack_->pop(bytes_);
     }
   }
 

@@ -168,7 +168,7 @@ std::int64_t scaled_row_bytes(const AdapterFiles& adapter) {
   return widest * kFloat;
 }
 
-// Returns what the training view keeps of a row if gradients reach down to the first layer, plus
+// Returns what the training job keeps of a row if gradients reach down to the first layer, plus
 // the gradient of its hidden state.
 std::int64_t kept_row_bytes(const ModelConfig& config, const RuntimeOptions& options) {
   return Activations::bytes_per_row(config, 0,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens a model: checks it, creates the context, lays out the weights once and makes the two views.
+// Opens a model: checks it, creates the context, lays out the weights once, and makes the rollout
+// view and the policy's job.
 #include "engines/runtime/model_runtime.hpp"
 
 #include <optional>
@@ -126,7 +127,7 @@ public:
     options_.adapter.reset();  // its tensors are in `initial_`
   }
 
-  // Lays the weights out once and makes both views.
+  // Lays the weights out once, and makes the rollout view and the policy's job.
   Status open_views(const RuntimeOptions& options, const ModelFiles& model) {
     const WeightUse use = options.optimizer.has_value() || options.trains_adapters
                               ? WeightUse::kForwardAndBackward

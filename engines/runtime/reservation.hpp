@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much memory of a device a runtime reserves: the largest passes that its options allow, and
-// the size of all that is allocated when it is opened.
+// Computes the largest passes that the options of a runtime allow, and how much device memory the
+// runtime reserves for them when it is opened. Prepared weights are not included.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,11 @@
 
 namespace tidemill::engines {
 
-/// Returns the largest iteration of generation over a cache of `cache_tokens` positions.
+/// Returns the limits of one iteration of generation over a cache of `cache_tokens` positions.
 [[nodiscard]] PassLimits generation_limits(const ModelConfig& config, const RuntimeOptions& options,
                                            std::int64_t cache_tokens);
-/// Returns the rows of an iteration of generation: in its layers, and in the head at a time.
+/// Returns the maximum numbers of rows that an iteration of generation takes through a layer, and
+/// through the head at a time.
 [[nodiscard]] BypassRows generation_rows(const ModelConfig& config,
                                          const RuntimeOptions& options) noexcept;
 
@@ -31,9 +32,9 @@ namespace tidemill::engines {
 [[nodiscard]] PassLimits training_limits(const ModelConfig& config, const RuntimeOptions& options,
                                          std::int64_t row_bytes, std::int64_t cache_tokens);
 
-/// Returns the memory that a runtime reserves when it is opened, including a policy's job that
-/// trains the adapter of `spec` or, if that is empty, the model. Later jobs and versions of
-/// adapters take more. Units: bytes.
+/// Returns the memory that a runtime reserves when it is opened. If `options.optimizer` is set, it
+/// includes the job that trains the policy: the adapter of `spec`, or the whole model if `spec` is
+/// empty. Jobs and adapters that are opened later need more. Units: bytes.
 [[nodiscard]] std::int64_t reserved_bytes(const ModelConfig& config, const RuntimeOptions& options,
                                           const AdapterSpec& spec);
 

@@ -41,20 +41,22 @@ enum class Backend : std::uint8_t {
   kGuarded,    // kCpu on memory that the host cannot read, run as late as allowed; for tests
 };
 
-/// How many rows a runtime computes or holds at a time. When a runtime or a job is opened, it
-/// reserves the memory for them, which is touched only as rows are computed. They change no bit of
-/// any result. Those that are 0 are derived from the budgets of `RuntimeOptions`.
+/// The maximum numbers of rows that a runtime computes or holds at a time. Opening a runtime or a
+/// job reserves memory for them; pages of it are touched only as rows are computed. The limits
+/// change no bit of any result.
 struct RowLimits {
-  /// Computed in one iteration of generation; larger step budgets are reduced to it.
+  /// Rows of one iteration of generation, at least 1. Larger step budgets are reduced to this.
   std::int64_t rollout_rows = StepBudget{}.tokens;
-  /// Whose logits generation computes at a time, at most `rollout_rows`. 0: as many as fit 64 MiB.
+  /// Rows whose logits generation computes at a time. Reduced to `rollout_rows` and to
+  /// `RuntimeContext::logit_rows`. 0: as many as these allow.
   std::int64_t sampled_rows = 0;
-  /// Of one training pass. 0: as many as `activation_bytes` and `kv_bytes` hold.
+  /// Rows of one training pass. 0: as many as `activation_bytes` and `kv_bytes` hold.
   std::int64_t train_rows = 0;
-  /// Of the longest sequence of a training pass; longer ones are refused. 0: all rows of the pass.
+  /// Rows of one training sequence. Longer sequences are refused. 0: as many as the context and a
+  /// pass hold.
   std::int64_t sequence_rows = 0;
-  /// Of the longest prompt that training sequences share. If it is longer, or if this is 0, the
-  /// memory of its gradients is reserved when a batch has such a prompt.
+  /// Rows of a prompt that training sequences share, for whose gradients a job reserves memory when
+  /// it is opened. For a longer prompt, memory is reserved when a batch with that prompt starts.
   std::int64_t prompt_rows = 0;
 };
 
@@ -71,9 +73,9 @@ struct RuntimeOptions {
   /// weights are also kept in f32), kBlockI8 or kNf4. The last two require that the base is not
   /// trained.
   DType compute = DType::kF32;
-  /// The type that both views round cached keys and values to: kF32 or kBF16.
+  /// The type that generation and training round cached keys and values to: kF32 or kBF16.
   DType kv_dtype = DType::kF32;
-  /// Memory for cached keys and values, of both views together.
+  /// Memory for cached keys and values, of generation and training together.
   std::int64_t kv_bytes = std::int64_t{64} << 20U;
   /// The maximum bytes of activations that one training micro-batch may keep.
   std::int64_t activation_bytes = std::int64_t{1} << 30U;

@@ -15,7 +15,7 @@ bool reads_history(const SamplingOptions& options) noexcept {
 AdjustedLogits::Changed& AdjustedLogits::change(std::int32_t token) {
   const auto at = static_cast<std::size_t>(token);
   if (slots_[at] < 0) {
-    std::int32_t& head = heads_[at / kWeightBlock];
+    std::int32_t& head = heads_[at / kMassBlock];
     Changed added;
     added.token = token;
     added.next = head;
@@ -55,7 +55,7 @@ Status AdjustedLogits::apply(std::span<const float> logits, const SamplingOption
                              const TokenHistory& history) {
   for (const Changed& changed : changed_) {
     slots_[static_cast<std::size_t>(changed.token)] = -1;
-    heads_[static_cast<std::size_t>(changed.token) / kWeightBlock] = -1;
+    heads_[static_cast<std::size_t>(changed.token) / kMassBlock] = -1;
   }
   changed_.clear();
   logits_ = logits;
@@ -82,9 +82,9 @@ Status AdjustedLogits::apply(std::span<const float> logits, const SamplingOption
 }
 
 std::span<const float> AdjustedLogits::block(std::size_t block,
-                                             std::array<float, kWeightBlock>& copy) const {
-  const std::size_t begin = block * kWeightBlock;
-  const auto row = logits_.subspan(begin, std::min(kWeightBlock, logits_.size() - begin));
+                                             std::array<float, kMassBlock>& copy) const {
+  const std::size_t begin = block * kMassBlock;
+  const auto row = logits_.subspan(begin, std::min(kMassBlock, logits_.size() - begin));
   if (!changes(block)) {
     return row;
   }

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/result.hpp"
+#include "engines/sampling/mass_kernels.hpp"
 #include "engines/sampling/sampling_options.hpp"
-#include "engines/sampling/weight_kernels.hpp"
 
 namespace tidemill::engines {
 
@@ -42,7 +42,7 @@ public:
 
   [[nodiscard]] std::size_t size() const noexcept { return logits_.size(); }
   [[nodiscard]] std::size_t num_blocks() const noexcept {
-    return (logits_.size() + kWeightBlock - 1) / kWeightBlock;
+    return (logits_.size() + kMassBlock - 1) / kMassBlock;
   }
   /// Returns the logit of a token.
   [[nodiscard]] double at(std::size_t token) const noexcept {
@@ -68,7 +68,7 @@ public:
   /// Returns the logits of block `block` with minus infinity for the changed ones: the row itself,
   /// or `copy` if any are changed.
   [[nodiscard]] std::span<const float> block(std::size_t block,
-                                             std::array<float, kWeightBlock>& copy) const;
+                                             std::array<float, kMassBlock>& copy) const;
 
 private:
   Changed& change(std::int32_t token);

@@ -8,43 +8,43 @@
 #include <functional>
 
 #include "base/check.hpp"
-#include "engines/sampling/choose_by_weight.hpp"
+#include "engines/sampling/choose_by_mass.hpp"
 
 namespace tidemill::engines {
 namespace {
 
-// Leading bits of a weight that number its bucket: 64 buckets for each power of two.
+// Leading bits of a mass that number its bucket: 64 buckets for each power of two.
 constexpr std::uint32_t kBucketShift = 17;
-// `exp_nonpositive` is within 2 ulp. The weight of a larger logit is therefore at most 4 ulp, which
+// `exp_nonpositive` is within 2 ulp. The mass of a larger logit is therefore at most 4 ulp, which
 // across a power of two are 8 steps, below that of a smaller one. This is twice as much.
 constexpr std::uint32_t kMargin = 16;
 // So few candidates are compared without a histogram.
 constexpr std::size_t kFewTokens = 64;
 
-std::uint32_t bits_of(float weight) {
-  return std::bit_cast<std::uint32_t>(weight);
+std::uint32_t bits_of(float mass) {
+  return std::bit_cast<std::uint32_t>(mass);
 }
 
-std::uint32_t bucket_of(float weight) {
-  return bits_of(weight) >> kBucketShift;
+std::uint32_t bucket_of(float mass) {
+  return bits_of(mass) >> kBucketShift;
 }
 
 }  // namespace
 
-float least_weight_above(float weight) noexcept {
-  const std::uint32_t bits = bits_of(weight);
+float with_rounding_margin(float mass) noexcept {
+  const std::uint32_t bits = bits_of(mass);
   return std::bit_cast<float>(bits > kMargin ? bits - kMargin : 0U);
 }
 
-void WeightHistogram::clear() {
+void MassHistogram::clear() {
   sums_.assign(bucket_of(1.0F) + 1, 0);
 }
 
-void WeightHistogram::add(float weight, std::uint64_t amount) noexcept {
-  sums_[bucket_of(weight)] += amount;
+void MassHistogram::add(float mass, std::uint64_t amount) noexcept {
+  sums_[bucket_of(mass)] += amount;
 }
 
-WeightRange WeightHistogram::reaching(std::uint64_t wanted) const noexcept {
+MassRange MassHistogram::bucket_reaching(std::uint64_t wanted) const noexcept {
   std::size_t at = sums_.size();
   std::uint64_t sum = 0;
   while (at > 0 && sum < wanted) {
@@ -54,15 +54,15 @@ WeightRange WeightHistogram::reaching(std::uint64_t wanted) const noexcept {
   return {bits, bits + (1U << kBucketShift) - 1};
 }
 
-std::uint64_t wanted_units(float top_p, std::uint64_t total) noexcept {
+std::uint64_t top_p_target(float top_p, std::uint64_t total) noexcept {
   const double wanted = static_cast<double>(top_p) * static_cast<double>(total);
   return std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::ceil(wanted)));
 }
 
-std::uint64_t KeptTokens::units(int bits, float least) const noexcept {
+std::uint64_t KeptTokens::fixed_point_sum(int bits, float least) const noexcept {
   std::uint64_t sum = 0;
   for (const Candidate& candidate : tokens_) {
-    sum += candidate.weight >= least ? weight_units(candidate.weight, bits) : 0;
+    sum += candidate.mass >= least ? fixed_point_mass(candidate.mass, bits) : 0;
   }
   return sum;
 }
@@ -85,11 +85,13 @@ void KeptTokens::keep_top_k(std::int32_t k) {
 // halves what is left to search.
 KeptTokens::Threshold KeptTokens::find_threshold(std::uint64_t wanted, int bits) {
   std::span<Candidate> left(undecided_);
-  const auto units_of = [&](const Candidate& one) { return weight_units(one.weight, bits); };
+  const auto fixed_point_of = [&](const Candidate& one) {
+    return fixed_point_mass(one.mass, bits);
+  };
   const auto sum_of = [&](std::span<const Candidate> some) {
     std::uint64_t sum = 0;
     for (const Candidate& one : some) {
-      sum += units_of(one);
+      sum += fixed_point_of(one);
     }
     return sum;
   };
@@ -111,7 +113,7 @@ KeptTokens::Threshold KeptTokens::find_threshold(std::uint64_t wanted, int bits)
     wanted -= larger;
     const std::uint64_t equals = sum_of({equal, rest});
     if (equals >= wanted) {
-      const std::uint64_t each = units_of(*equal);
+      const std::uint64_t each = fixed_point_of(*equal);
       return {pivot, (wanted + each - 1) / each};
     }
     wanted -= equals;
@@ -120,20 +122,20 @@ KeptTokens::Threshold KeptTokens::find_threshold(std::uint64_t wanted, int bits)
 }
 
 void KeptTokens::keep_top_p(std::uint64_t wanted, int bits) {
-  WeightRange range;
+  MassRange range;
   if (tokens_.size() > kFewTokens) {
     histogram_.clear();
     for (const Candidate& one : tokens_) {
-      histogram_.add(one.weight, weight_units(one.weight, bits));
+      histogram_.add(one.mass, fixed_point_mass(one.mass, bits));
     }
-    range = histogram_.reaching(wanted);
+    range = histogram_.bucket_reaching(wanted);
   }
-  const std::uint32_t least = bits_of(least_weight_above(std::bit_cast<float>(range.first)));
+  const std::uint32_t least = bits_of(with_rounding_margin(std::bit_cast<float>(range.first)));
   undecided_.clear();
   for (const Candidate& one : tokens_) {
-    if (bits_of(one.weight) > std::uint64_t{range.last} + kMargin) {
-      wanted -= weight_units(one.weight, bits);
-    } else if (bits_of(one.weight) >= least) {
+    if (bits_of(one.mass) > std::uint64_t{range.last} + kMargin) {
+      wanted -= fixed_point_mass(one.mass, bits);
+    } else if (bits_of(one.mass) >= least) {
       undecided_.push_back(one);
     }
   }
@@ -151,25 +153,25 @@ void KeptTokens::keep_top_p(std::uint64_t wanted, int bits) {
 }
 
 void KeptTokens::keep_min_p(float min_p) {
-  std::erase_if(tokens_, [&](const Candidate& one) { return one.weight < min_p; });
+  std::erase_if(tokens_, [&](const Candidate& one) { return one.mass < min_p; });
 }
 
 KeptTokens::Block KeptTokens::next_block(std::size_t first, std::size_t vocabulary) const {
   const std::size_t begin =
-      static_cast<std::size_t>(tokens_[first].token) / kWeightBlock * kWeightBlock;
-  const std::size_t size = std::min(kWeightBlock, vocabulary - begin);
-  const std::size_t whole = size / kWeightLanes * kWeightLanes;
+      static_cast<std::size_t>(tokens_[first].token) / kMassBlock * kMassBlock;
+  const std::size_t size = std::min(kMassBlock, vocabulary - begin);
+  const std::size_t whole = size / kMassLanes * kMassLanes;
   Block block{first, first, 0.0};
-  std::array<double, kWeightLanes> lanes{};
+  std::array<double, kMassLanes> lanes{};
   const auto at = [&] { return static_cast<std::size_t>(tokens_[block.end].token) - begin; };
   for (; block.end < tokens_.size() && at() < whole; ++block.end) {
-    lanes[at() % kWeightLanes] += static_cast<double>(tokens_[block.end].weight);
+    lanes[at() % kMassLanes] += static_cast<double>(tokens_[block.end].mass);
   }
   for (const double lane : lanes) {
     block.sum += lane;
   }
   for (; block.end < tokens_.size() && at() < size; ++block.end) {
-    block.sum += static_cast<double>(tokens_[block.end].weight);
+    block.sum += static_cast<double>(tokens_[block.end].mass);
   }
   return block;
 }
@@ -187,12 +189,12 @@ double KeptTokens::sum(std::size_t vocabulary) {
 
 std::int32_t KeptTokens::sample(std::size_t vocabulary, double uniform) {
   double left = uniform * sum(vocabulary);
-  const std::size_t chosen = choose_by_weight(
+  const std::size_t chosen = choose_by_mass(
       blocks_.size(), [&](std::size_t b) { return blocks_[b].sum; }, left);
   const Block& block = blocks_[chosen];
-  const std::size_t offset = choose_by_weight(
+  const std::size_t offset = choose_by_mass(
       block.end - block.first,
-      [&](std::size_t i) { return static_cast<double>(tokens_[block.first + i].weight); }, left);
+      [&](std::size_t i) { return static_cast<double>(tokens_[block.first + i].mass); }, left);
   return tokens_[block.first + offset].token;
 }
 

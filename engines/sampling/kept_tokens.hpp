@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The filters of sampling: which tokens top-k, top-p and min-p keep, and sampling from those.
+// The filters top-k, top-p and min-p: finds the tokens that they keep, and samples from those.
 //
-// Finding the kept tokens does not sort the vocabulary. Weights grow with logits up to a few units
-// in the last place, so the bits of a weight tell on which side of a threshold a token is, unless
-// the weight is close to it:
+// The vocabulary is not sorted. The mass of a token is its probability before the division by the
+// sum (mass_kernels.hpp). Except for rounding errors of a few units in the last place, a larger
+// logit has a larger mass, so a mass that is not close to the threshold decides whether its token
+// is kept:
 //
-//  1. The caller collects candidates: tokens with at least a certain weight, among which all kept
-//     tokens must be. `least_weight_above` makes up for the last places.
-//  2. The leading bits of a weight number its bucket. A histogram over the candidates finds the
-//     bucket that contains the threshold. Tokens above it are kept, and tokens below it dropped.
-//  3. The logits of the tokens in and next to the bucket are compared exactly.
+//  1. The caller collects candidates: all tokens whose mass reaches a bound. The bound is low
+//     enough, rounding included (`with_rounding_margin`), that it excludes no token to be kept.
+//  2. The leading bits of a mass are the number of its bucket. A histogram of the candidates finds
+//     the bucket of the threshold. Tokens in buckets above it are kept, tokens below are dropped.
+//  3. The logits of the tokens in and next to that bucket are compared exactly.
 //
-// Top-p adds integers (weight_kernels.hpp), so its result does not depend on this procedure.
+// Top-p adds masses as integers (mass_kernels.hpp), so the order of additions does not matter.
 #pragma once
 
 #include <cstddef>
@@ -19,77 +20,77 @@
 #include <span>
 #include <vector>
 
-#include "engines/sampling/weight_kernels.hpp"
+#include "engines/sampling/mass_kernels.hpp"
 
 namespace tidemill::engines {
 
 /// A token that may be kept.
 struct Candidate {
   double logit = 0.0;  // after bias and penalties; above minus infinity
-  float weight = 0.0F;
+  float mass = 0.0F;
   std::int32_t token = 0;
 };
 
-/// Weights between two bounds, as the bits of floats. The bits of floats that are not negative are
+/// Masses between two bounds, as the bits of floats. The bits of floats that are not negative are
 /// in the order of their values.
-struct WeightRange {
+struct MassRange {
   std::uint32_t first = 0;
   std::uint32_t last = ~std::uint32_t{0};
 };
 
-/// Returns a bound slightly below `weight`: if some token has at least `weight`, every token with
-/// an equal or larger logit has at least this bound. Weights grow with their logits only up to
-/// rounding.
-[[nodiscard]] float least_weight_above(float weight) noexcept;
+/// Returns a bound slightly below `mass` that allows for rounding: if a token has at least `mass`,
+/// every token with an equal or larger logit has at least this bound.
+[[nodiscard]] float with_rounding_margin(float mass) noexcept;
 
-/// Sums amounts of tokens by ranges of their weights.
-class WeightHistogram {
+/// A histogram of tokens by their mass. Each token adds an amount to the bucket of its mass.
+class MassHistogram {
 public:
-  /// Removes all amounts. Must be called before the first `add`.
+  /// Sets all buckets to 0. Must be called before the first `add`.
   void clear();
-  /// Adds an amount for a weight in [0, 1].
-  void add(float weight, std::uint64_t amount) noexcept;
-  /// Returns the range in which the sum over all weights, from the largest on, reaches `wanted`.
-  /// Requires 0 < wanted <= the sum of all amounts.
-  [[nodiscard]] WeightRange reaching(std::uint64_t wanted) const noexcept;
+  /// Adds `amount` to the bucket of `mass`, which is in [0, 1].
+  void add(float mass, std::uint64_t amount) noexcept;
+  /// Adds the buckets from the largest mass down and returns the range of the bucket with which the
+  /// sum reaches `wanted`. Requires 0 < wanted <= the sum of all amounts.
+  [[nodiscard]] MassRange bucket_reaching(std::uint64_t wanted) const noexcept;
 
 private:
   std::vector<std::uint64_t> sums_;  // by bucket
 };
 
-/// Returns how many units top-p must keep of `total` > 0 units: top_p * total in double precision,
-/// rounded up, and at least 1. Requires `top_p` in (0, 1).
-[[nodiscard]] std::uint64_t wanted_units(float top_p, std::uint64_t total) noexcept;
+/// Returns the fixed-point mass that top-p must keep of `total` > 0: top_p * total in double
+/// precision, rounded up, and at least 1. Requires `top_p` in (0, 1).
+[[nodiscard]] std::uint64_t top_p_target(float top_p, std::uint64_t total) noexcept;
 
-/// The candidates, which the filters remove from. Scratch memory stays between calls.
+/// Holds candidates; the filters remove those that are not kept. Reuses its scratch memory between
+/// calls.
 ///
-/// Requires candidates in token order.
+/// Requires that candidates are added in token order.
 class KeptTokens {
 public:
   void clear() noexcept { tokens_.clear(); }
   void add(const Candidate& candidate) { tokens_.push_back(candidate); }
   [[nodiscard]] std::span<const Candidate> tokens() const noexcept { return tokens_; }
-  /// Returns the sum of the `weight_units` of candidates with a weight of at least `least`.
-  [[nodiscard]] std::uint64_t units(int bits, float least) const noexcept;
+  /// Returns the sum of `fixed_point_mass` over the candidates whose mass is at least `least`.
+  [[nodiscard]] std::uint64_t fixed_point_sum(int bits, float least) const noexcept;
 
   /// Keeps the `k` largest logits and those that tie with the k-th. Requires k > 0.
   void keep_top_k(std::int32_t k);
-  /// Keeps the fewest tokens that have at least `wanted` units, in descending order of the logits.
-  /// Of equal logits, the one with the lowest token is dropped first. Requires that the candidates
-  /// have at least `wanted` > 0 units.
+  /// Keeps the fewest tokens that have at least the fixed-point mass `wanted`, in descending order
+  /// of the logits. Of equal logits, the one with the lowest token is dropped first. Requires that
+  /// the candidates have at least `wanted` > 0.
   void keep_top_p(std::uint64_t wanted, int bits);
-  /// Drops tokens whose weight is less than `min_p`.
+  /// Drops tokens whose mass is less than `min_p`.
   void keep_min_p(float min_p);
 
-  /// Returns the sum of the weights, as `sample_by_weight` computes it from weights that are 0 for
+  /// Returns the sum of the masses, as `sample_by_mass` computes it from masses that are 0 for
   /// all other tokens, bit for bit.
   [[nodiscard]] double sum(std::size_t vocabulary);
-  /// Samples as `sample_by_weight` does from such weights. Requires a weight above 0.
+  /// Samples as `sample_by_mass` does from such masses. Requires a mass above 0.
   [[nodiscard]] std::int32_t sample(std::size_t vocabulary, double uniform);
 
 private:
   /// The candidates of one block of the vocabulary, and their sum in the order of
-  /// `WeightKernels::sum`.
+  /// `MassKernels::sum`.
   struct Block {
     std::size_t first = 0;
     std::size_t end = 0;
@@ -106,7 +107,7 @@ private:
   std::vector<Candidate> tokens_;
   std::vector<Candidate> undecided_;
   std::vector<Block> blocks_;  // those that have candidates
-  WeightHistogram histogram_;
+  MassHistogram histogram_;
   std::vector<double> logits_;
 };
 

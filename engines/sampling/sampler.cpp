@@ -30,8 +30,8 @@ Status check_largest(const Largest& largest) {
   return {};
 }
 
-// Returns the weight that `WeightKernels::weigh` computes.
-float weight_of(double logit, double largest, float temperature) {
+// Returns the mass that `MassKernels::compute_masses` computes.
+float mass_of(double logit, double largest, float temperature) {
   return exp_nonpositive(static_cast<float>(logit - largest) / temperature);
 }
 
@@ -81,16 +81,16 @@ Status validate(const SamplingOptions& options, std::int64_t vocabulary) {
   return {};
 }
 
-Sampler::Sampler(const WeightKernels& kernels)
+Sampler::Sampler(const MassKernels& kernels)
     : Sampler(kernels, [](std::size_t count, const auto& body) { body(0, count); }) {}
 
-Sampler::Sampler(const WeightKernels& kernels, BlockLoop loop)
+Sampler::Sampler(const MassKernels& kernels, BlockLoop loop)
     : kernels_(&kernels), loop_(std::move(loop)) {}
 
 Largest Sampler::find_largest() {
   block_largest_.resize(adjusted_.num_blocks());
   loop_(adjusted_.num_blocks(), [this](std::size_t begin, std::size_t end) {
-    std::array<float, kWeightBlock> copy;
+    std::array<float, kMassBlock> copy;
     for (std::size_t b = begin; b < end; ++b) {
       const std::span<const float> block = adjusted_.block(b, copy);
       block_largest_[b] = kernels_->largest(block.data(), block.size());
@@ -113,55 +113,55 @@ std::int32_t Sampler::first_equal(double largest) const {
       first = std::min(first, changed.token);
     }
   }
-  std::array<float, kWeightBlock> copy;
+  std::array<float, kMassBlock> copy;
   for (std::size_t b = 0; b < block_largest_.size(); ++b) {
     if (block_largest_[b].value == largest) {
       const std::span<const float> block = adjusted_.block(b, copy);
       const auto at = std::ranges::find(block, static_cast<float>(largest)) - block.begin();
       return std::min(first,
-                      static_cast<std::int32_t>(b * kWeightBlock) + static_cast<std::int32_t>(at));
+                      static_cast<std::int32_t>(b * kMassBlock) + static_cast<std::int32_t>(at));
     }
   }
   return first;
 }
 
-void Sampler::weigh_block(std::size_t block, float temperature) {
-  std::array<float, kWeightBlock> copy;
+void Sampler::compute_block(std::size_t block, float temperature) {
+  std::array<float, kMassBlock> copy;
   const std::span<const float> logits = adjusted_.block(block, copy);
-  float* weights = weights_.data() + block * kWeightBlock;
-  kernels_->weigh(logits.data(), logits.size(), largest_, temperature, weights);
+  float* masses = masses_.data() + block * kMassBlock;
+  kernels_->compute_masses(logits.data(), logits.size(), largest_, temperature, masses);
   adjusted_.each_changed(block, [&](const AdjustedLogits::Changed& changed) {
-    weights_[static_cast<std::size_t>(changed.token)] =
-        weight_of(changed.logit, largest_, temperature);
+    masses_[static_cast<std::size_t>(changed.token)] =
+        mass_of(changed.logit, largest_, temperature);
   });
 }
 
-// Collects, in token order, all tokens with at least `least_weight`.
-void Sampler::collect(float least_weight, float temperature) {
+// Collects, in token order, all tokens with at least `least_mass`.
+void Sampler::collect(float least_mass, float temperature) {
   kept_.clear();
-  std::array<std::int32_t, kWeightBlock> found;
+  std::array<std::int32_t, kMassBlock> found;
   for (std::size_t b = 0; b < adjusted_.num_blocks(); ++b) {
-    // The weight of its largest logit bounds the weights of a block without changed logits.
-    const float bound = weight_of(block_largest_[b].value, largest_, temperature);
-    if (bound < least_weight_above(least_weight) && !adjusted_.changes(b)) {
+    // The mass of its largest logit bounds the masses of a block without changed logits.
+    const float bound = mass_of(block_largest_[b].value, largest_, temperature);
+    if (bound < with_rounding_margin(least_mass) && !adjusted_.changes(b)) {
       continue;
     }
-    const std::size_t begin = b * kWeightBlock;
-    const float* weights = weights_.data() + begin;
-    const std::size_t size = std::min(kWeightBlock, adjusted_.size() - begin);
-    const std::size_t count = kernels_->find(weights, size, least_weight, found.data());
+    const std::size_t begin = b * kMassBlock;
+    const float* masses = masses_.data() + begin;
+    const std::size_t size = std::min(kMassBlock, adjusted_.size() - begin);
+    const std::size_t count = kernels_->find(masses, size, least_mass, found.data());
     for (const std::int32_t i : std::span(found).first(count)) {
       const auto at = static_cast<std::size_t>(i);
       const double logit = adjusted_.at(begin + at);
       if (logit > -std::numeric_limits<double>::infinity()) {
-        kept_.add({logit, weights[at], static_cast<std::int32_t>(begin + at)});
+        kept_.add({logit, masses[at], static_cast<std::int32_t>(begin + at)});
       }
     }
   }
 }
 
-// Returns a weight that the tokens reach which top-k keeps.
-float Sampler::least_top_k_weight(const SamplingOptions& options) {
+// Returns a mass that the tokens reach which top-k keeps.
+float Sampler::least_top_k_mass(const SamplingOptions& options) {
   // Each of these is the logit of another token.
   bounds_.clear();
   for (const Largest& block : block_largest_) {
@@ -173,25 +173,25 @@ float Sampler::least_top_k_weight(const SamplingOptions& options) {
   if (static_cast<std::size_t>(options.top_k) <= bounds_.size()) {
     const auto kth = bounds_.begin() + (options.top_k - 1);
     std::nth_element(bounds_.begin(), kth, bounds_.end(), std::greater<>());
-    return least_weight_above(weight_of(*kth, largest_, options.temperature));
+    return with_rounding_margin(mass_of(*kth, largest_, options.temperature));
   }
   histogram_.clear();
-  for (const float weight : weights_) {
-    histogram_.add(weight, 1);
+  for (const float mass : masses_) {
+    histogram_.add(mass, 1);
   }
-  const WeightRange range = histogram_.reaching(static_cast<std::uint64_t>(options.top_k));
-  return least_weight_above(std::bit_cast<float>(range.first));
+  const MassRange range = histogram_.bucket_reaching(static_cast<std::uint64_t>(options.top_k));
+  return with_rounding_margin(std::bit_cast<float>(range.first));
 }
 
-// Collects tokens until those with the largest weights have `wanted` units together.
-void Sampler::collect_units(std::uint64_t wanted, float temperature) {
-  const int bits = unit_bits(adjusted_.size());
+// Collects tokens until those with the largest masses have the fixed-point mass `wanted` together.
+void Sampler::collect_mass(std::uint64_t wanted, float temperature) {
+  const int bits = fixed_point_bits(adjusted_.size());
   // Few tokens of most distributions have more than the first bound. Each bound is a sixteenth of
-  // the one before, until it is less than half a unit.
+  // the one before, until it is less than half of the smallest fixed-point mass.
   for (int exponent = -6; exponent > -60; exponent -= 4) {
     const float least = std::ldexp(1.0F, exponent);
-    collect(least_weight_above(least), temperature);
-    if (kept_.units(bits, least) >= wanted) {
+    collect(with_rounding_margin(least), temperature);
+    if (kept_.fixed_point_sum(bits, least) >= wanted) {
       return;
     }
   }
@@ -199,20 +199,20 @@ void Sampler::collect_units(std::uint64_t wanted, float temperature) {
 }
 
 void Sampler::filter(const SamplingOptions& options) {
-  const int bits = unit_bits(adjusted_.size());
+  const int bits = fixed_point_bits(adjusted_.size());
   if (selects(options, adjusted_.size())) {
-    collect(least_top_k_weight(options), options.temperature);
+    collect(least_top_k_mass(options), options.temperature);
     kept_.keep_top_k(options.top_k);
     if (options.top_p < 1.0F) {
-      kept_.keep_top_p(wanted_units(options.top_p, kept_.units(bits, 0.0F)), bits);
+      kept_.keep_top_p(top_p_target(options.top_p, kept_.fixed_point_sum(bits, 0.0F)), bits);
     }
   } else if (options.top_p < 1.0F) {
     std::uint64_t total = 0;
-    for (const std::uint64_t units : block_units_) {
-      total += units;
+    for (const std::uint64_t mass : block_fixed_point_) {
+      total += mass;
     }
-    const std::uint64_t wanted = wanted_units(options.top_p, total);
-    collect_units(wanted, options.temperature);
+    const std::uint64_t wanted = top_p_target(options.top_p, total);
+    collect_mass(wanted, options.temperature);
     kept_.keep_top_p(wanted, bits);
   } else {
     collect(options.min_p, options.temperature);
@@ -222,8 +222,9 @@ void Sampler::filter(const SamplingOptions& options) {
   }
 }
 
-Result<Sampler::Kept> Sampler::weigh(std::span<const float> logits, const SamplingOptions& options,
-                                     const TokenHistory& history) {
+Result<Sampler::Kept> Sampler::compute_masses(std::span<const float> logits,
+                                              const SamplingOptions& options,
+                                              const TokenHistory& history) {
   TIDEMILL_RETURN_IF_ERROR(adjusted_.apply(logits, options, history));
   const Largest largest = find_largest();
   TIDEMILL_RETURN_IF_ERROR(check_largest(largest));
@@ -233,20 +234,20 @@ Result<Sampler::Kept> Sampler::weigh(std::span<const float> logits, const Sampli
     return Kept::kGreedy;
   }
   const bool filters = options.top_k > 0 || options.top_p < 1.0F || options.min_p > 0.0F;
-  const bool counts_units = options.top_p < 1.0F && !selects(options, logits.size());
-  const int bits = unit_bits(logits.size());
-  weights_.resize(logits.size());
+  const bool adds_fixed_point = options.top_p < 1.0F && !selects(options, logits.size());
+  const int bits = fixed_point_bits(logits.size());
+  masses_.resize(logits.size());
   block_sums_.resize(adjusted_.num_blocks());
-  block_units_.assign(adjusted_.num_blocks(), 0);
+  block_fixed_point_.assign(adjusted_.num_blocks(), 0);
   loop_(adjusted_.num_blocks(), [&](std::size_t begin, std::size_t end) {
     for (std::size_t b = begin; b < end; ++b) {
-      weigh_block(b, options.temperature);
-      const float* weights = weights_.data() + b * kWeightBlock;
-      const std::size_t size = std::min(kWeightBlock, logits.size() - b * kWeightBlock);
+      compute_block(b, options.temperature);
+      const float* masses = masses_.data() + b * kMassBlock;
+      const std::size_t size = std::min(kMassBlock, logits.size() - b * kMassBlock);
       if (!filters) {
-        block_sums_[b] = kernels_->sum(weights, size);
-      } else if (counts_units) {
-        block_units_[b] = kernels_->units(weights, size, bits);
+        block_sums_[b] = kernels_->sum(masses, size);
+      } else if (adds_fixed_point) {
+        block_fixed_point_[b] = kernels_->fixed_point_sum(masses, size, bits);
       }
     }
   });
@@ -260,9 +261,9 @@ Result<Sampler::Kept> Sampler::weigh(std::span<const float> logits, const Sampli
 Result<std::int32_t> Sampler::sample_with(std::span<const float> logits,
                                           const SamplingOptions& options,
                                           const TokenHistory& history, double uniform) {
-  TIDEMILL_ASSIGN_OR_RETURN(const Kept kept, weigh(logits, options, history));
+  TIDEMILL_ASSIGN_OR_RETURN(const Kept kept, compute_masses(logits, options, history));
   switch (kept) {
-    case Kept::kAll: return sample_by_weight(weights_, block_sums_, uniform);
+    case Kept::kAll: return sample_by_mass(masses_, block_sums_, uniform);
     case Kept::kFiltered: return kept_.sample(logits.size(), uniform);
     default: return greedy_;
   }
@@ -286,9 +287,9 @@ Result<std::int64_t> Sampler::distribution(std::span<const float> logits,
   if (probabilities.size() != logits.size()) {
     return invalid_argument("probabilities and logits must have the same size");
   }
-  TIDEMILL_ASSIGN_OR_RETURN(const Kept kept, weigh(logits, options, history));
-  const auto share_of = [](float weight, double total) {
-    return static_cast<float>(static_cast<double>(weight) / total);
+  TIDEMILL_ASSIGN_OR_RETURN(const Kept kept, compute_masses(logits, options, history));
+  const auto share_of = [](float mass, double total) {
+    return static_cast<float>(static_cast<double>(mass) / total);
   };
   std::ranges::fill(probabilities, 0.0F);
   if (kept == Kept::kGreedy) {
@@ -298,7 +299,7 @@ Result<std::int64_t> Sampler::distribution(std::span<const float> logits,
   if (kept == Kept::kFiltered) {
     const double total = kept_.sum(logits.size());
     for (const Candidate& one : kept_.tokens()) {
-      probabilities[static_cast<std::size_t>(one.token)] = share_of(one.weight, total);
+      probabilities[static_cast<std::size_t>(one.token)] = share_of(one.mass, total);
     }
     return std::ssize(kept_.tokens());
   }
@@ -307,8 +308,8 @@ Result<std::int64_t> Sampler::distribution(std::span<const float> logits,
     total += block;
   }
   std::int64_t count = 0;
-  for (std::size_t i = 0; i < weights_.size(); ++i) {
-    probabilities[i] = share_of(weights_[i], total);
+  for (std::size_t i = 0; i < masses_.size(); ++i) {
+    probabilities[i] = share_of(masses_[i], total);
     count += adjusted_.at(i) > -std::numeric_limits<double>::infinity() ? 1 : 0;
   }
   return count;

@@ -16,8 +16,8 @@
 #include "base/result.hpp"
 #include "engines/sampling/adjusted_logits.hpp"
 #include "engines/sampling/kept_tokens.hpp"
+#include "engines/sampling/mass_kernels.hpp"
 #include "engines/sampling/sampling_options.hpp"
-#include "engines/sampling/weight_kernels.hpp"
 
 namespace tidemill::engines {
 
@@ -34,10 +34,10 @@ namespace tidemill::engines {
 /// 3. Frequency and presence penalties over the response.
 /// 4. Temperature. At temperature 0, the first of the largest logits is chosen, and no filter acts.
 /// 5. Top-k. Tokens that tie with the k-th are kept.
-/// 6. Top-p. Of the remaining tokens, the least probable are dropped while the others have a mass
-/// of
-///    at least top_p. Of equally probable tokens, the one with the lowest id is dropped first. The
-///    most probable token is always kept. Masses are counted in units (weight_kernels.hpp).
+/// 6. Top-p. Of the remaining tokens, the least probable are dropped while the others have at least
+///    the share top_p of the mass. Of equally probable tokens, the one with the lowest id is
+///    dropped first. The most probable token is always kept. Masses are added as integers
+///    (mass_kernels.hpp).
 /// 7. Min-p.
 ///
 /// Requires valid options. A token whose logit is minus infinity is never sampled.
@@ -51,9 +51,9 @@ public:
 
   /// Creates a sampler that processes the blocks of a row with `kernels`, which must outlive it,
   /// one after the other.
-  explicit Sampler(const WeightKernels& kernels = portable_weight_kernels());
+  explicit Sampler(const MassKernels& kernels = portable_mass_kernels());
   /// Creates a sampler that processes them with `loop`.
-  Sampler(const WeightKernels& kernels, BlockLoop loop);
+  Sampler(const MassKernels& kernels, BlockLoop loop);
 
   /// Samples a token by inverting the cumulative mass of the kept tokens in token order.
   /// Errors: `kInvalidArgument` (a token of `history` is outside the vocabulary), `kInternal`
@@ -69,7 +69,7 @@ public:
                                                  const TokenHistory& history, double uniform);
 
   /// Writes the probabilities with which `sample` chooses tokens, and returns the number of tokens
-  /// kept. Dropped tokens have probability exactly 0. So do kept tokens whose weight is below the
+  /// kept. Dropped tokens have probability exactly 0. So do kept tokens whose mass is below the
   /// normal floats, which are never sampled.
   /// Shapes: `logits` (V), `probabilities` (V).
   /// Errors: those of `sample_with`; `kInvalidArgument` if the sizes differ.
@@ -79,31 +79,32 @@ public:
                                                   std::span<float> probabilities);
 
 private:
-  /// Which tokens have a weight: all in `weights_`, those in `kept_`, or only `greedy_`.
+  /// Which tokens have a mass: all in `masses_`, those in `kept_`, or only `greedy_`.
   enum class Kept : std::uint8_t { kAll, kFiltered, kGreedy };
 
-  /// Finds the tokens that may be sampled, and their weights.
-  [[nodiscard]] Result<Kept> weigh(std::span<const float> logits, const SamplingOptions& options,
-                                   const TokenHistory& history);
+  /// Finds the tokens that may be sampled, and their masses.
+  [[nodiscard]] Result<Kept> compute_masses(std::span<const float> logits,
+                                            const SamplingOptions& options,
+                                            const TokenHistory& history);
   [[nodiscard]] Largest find_largest();
   [[nodiscard]] std::int32_t first_equal(double largest) const;
-  void weigh_block(std::size_t block, float temperature);
+  void compute_block(std::size_t block, float temperature);
   void filter(const SamplingOptions& options);
-  void collect(float least_weight, float temperature);
-  void collect_units(std::uint64_t wanted, float temperature);
-  [[nodiscard]] float least_top_k_weight(const SamplingOptions& options);
+  void collect(float least_mass, float temperature);
+  void collect_mass(std::uint64_t wanted, float temperature);
+  [[nodiscard]] float least_top_k_mass(const SamplingOptions& options);
 
-  const WeightKernels* kernels_;
+  const MassKernels* kernels_;
   BlockLoop loop_;
   AdjustedLogits adjusted_;
   double largest_ = 0.0;
   std::int32_t greedy_ = -1;
   std::vector<Largest> block_largest_;
-  std::vector<float> weights_;              // (V) undivided softmax
-  std::vector<double> block_sums_;          // of `weights_`, unless they are filtered
-  std::vector<std::uint64_t> block_units_;  // of `weights_`, if only top-p needs them
-  std::vector<double> bounds_;              // scratch of top-k
-  WeightHistogram histogram_;
+  std::vector<float> masses_;                     // (V) undivided softmax
+  std::vector<double> block_sums_;                // of `masses_`, unless they are filtered
+  std::vector<std::uint64_t> block_fixed_point_;  // of `masses_`, if only top-p needs them
+  std::vector<double> bounds_;                    // scratch of top-k
+  MassHistogram histogram_;
   KeptTokens kept_;
 };
 

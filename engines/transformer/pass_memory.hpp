@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that is reserved once, and that each pass divides among its matrices anew.
+// Memory that is reserved once. Each pass divides it among its matrices.
 //
-// The size of a matrix depends on the rows of the pass. A pass takes its parts one after the other
-// from the start, so a pass over few rows touches little memory, however much is reserved.
+// The sizes of the matrices depend on the number of rows of the pass. A pass lays its matrices out
+// from the start of the memory, so a pass over few rows touches little of it.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,12 @@
 
 namespace tidemill::engines {
 
-/// Memory without blocks, for objects that only say how much they would reserve.
+/// Device memory of size 0, for objects that only compute how much they would reserve.
 class NoDeviceMemory final : public DeviceMemory {
 public:
   [[nodiscard]] Result<DeviceBlock> allocate(std::int64_t bytes, BlockUse /*use*/) override {
-    return Status(Errc::kResourceExhausted, std::to_string(bytes) + " bytes of no memory");
+    return Status(Errc::kResourceExhausted,
+                  "device memory of size 0: cannot allocate " + std::to_string(bytes) + " bytes");
   }
 
 private:
@@ -35,8 +36,8 @@ public:
   /// `memory` must outlive the object.
   explicit PassMemory(DeviceMemory& memory) noexcept : memory_(&memory) {}
 
-  /// Reserves `bytes` in place of what was reserved before. No matrix may use that any more.
-  /// Errors: those of `DeviceMemory::allocate`.
+  /// Frees the reserved memory, which no matrix may still use, and reserves `bytes` bytes instead.
+  /// Errors: those of `DeviceMemory::allocate`; after an error nothing is reserved.
   [[nodiscard]] Status reserve(std::int64_t bytes) {
     block_ = {};
     TIDEMILL_ASSIGN_OR_RETURN(block_, memory_->allocate(bytes));

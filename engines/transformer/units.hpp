@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work on a device that is divided into units, so that other work can run between any two of them.
+// Device work that is divided into units, so that other work can run between any two of them.
 #pragma once
 
 namespace tidemill::engines {
 
-/// Work that runs unit by unit: a few operations each, in a fixed order. How long it stops between
-/// two units, and what runs meanwhile, changes no bit of its result.
+/// Work that runs as a fixed sequence of units of a few operations each. Its result does not depend
+/// on how long the work pauses between two units, nor on what runs in the meantime.
 ///
-/// Threads: one call at a time, on the thread that may use the operations.
+/// Threads: one call at a time, on the thread that uses the `Ops`.
 class Units {
 public:
   Units() = default;

@@ -47,16 +47,16 @@ TEST(RouteTable, ASecondRequestForASampleGoesToTheDeviceOfTheFirst) {
   EXPECT_EQ(table.device_of({7}), std::nullopt);
 }
 
-TEST(RouteTable, AForgottenDeviceGivesUpItsRequestsAndGetsNoOthers) {
+TEST(RouteTable, ARemovedDeviceGivesUpItsRequestsAndGetsNoOthers) {
   RouteTable table(2, 100);
   const Route kept = table.begin({1}).value();
   const Route lost = table.begin({2}).value();
-  const auto given_up = table.forget(1, "device-1 has ended");
+  const auto given_up = table.remove(1, "device-1 has ended");
   EXPECT_EQ(given_up, (std::vector<std::pair<std::uint64_t, SampleId>>{{lost.ticket, {2}}}));
-  EXPECT_TRUE(table.forget(1, "again").empty());
+  EXPECT_TRUE(table.remove(1, "again").empty());
   EXPECT_FALSE(table.end(lost.ticket)) << "its reply comes too late";
   EXPECT_EQ(table.begin({2}).value().device, 0U);
-  EXPECT_EQ(table.forget(0, "device is quarantined: digest").size(), 2U);
+  EXPECT_EQ(table.remove(0, "device is quarantined: digest").size(), 2U);
   EXPECT_EQ(table.num_pending(), 0U);
   const auto none = table.begin({3});
   EXPECT_EQ(none.status().code(), Errc::kUnavailable);
@@ -76,25 +76,25 @@ TEST(RouteTable, HoldsAtMostSoManyRequests) {
   EXPECT_TRUE(table.begin({3}).ok());
 }
 
-TEST(RouteTable, ADrainedDeviceEndsItsRequestsAndMayComeBack) {
+TEST(RouteTable, ALeavingDeviceEndsItsRequestsAndMayComeBack) {
   RouteTable table(1, 100);
   EXPECT_EQ(table.add(), 1U);
   const Route kept = table.begin({1}).value();
   const Route other = table.begin({2}).value();
   EXPECT_EQ(other.device, 1U);
-  table.drain(1, "device-1 is leaving");
-  EXPECT_FALSE(table.drained(1));
+  table.begin_leave(1, "device-1 is leaving");
+  EXPECT_FALSE(table.ready_to_leave(1));
   EXPECT_EQ(table.begin({3}).value().device, 0U);
   EXPECT_EQ(table.begin({2}).value().device, 1U) << "it ends the first request for this id";
   EXPECT_EQ(table.end(other.ticket), 1U);
-  EXPECT_FALSE(table.drained(1));
+  EXPECT_FALSE(table.ready_to_leave(1));
   EXPECT_EQ(table.end(4), 1U);
-  EXPECT_TRUE(table.drained(1));
+  EXPECT_TRUE(table.ready_to_leave(1));
   table.restore(1);
-  EXPECT_TRUE(table.drained(1)) << "it is not forgotten yet";
-  EXPECT_TRUE(table.forget(1, "device-1 has left").empty());
-  table.drain(1, "again");
-  EXPECT_FALSE(table.drained(1)) << "it is forgotten";
+  EXPECT_TRUE(table.ready_to_leave(1)) << "it is not removed yet";
+  EXPECT_TRUE(table.remove(1, "device-1 has left").empty());
+  table.begin_leave(1, "again");
+  EXPECT_FALSE(table.ready_to_leave(1)) << "it is removed";
   EXPECT_EQ(table.begin({5}).value().device, 0U);
   table.restore(1);
   EXPECT_EQ(table.begin({6}).value().device, 1U);
@@ -129,7 +129,7 @@ TEST(RouteTable, RandomHistoriesMatchAModel) {
       } else {
         const std::size_t device = random.below(3);
         serves[device] = false;
-        for (const auto& [ticket, id] : table.forget(device, "ended")) {
+        for (const auto& [ticket, id] : table.remove(device, "ended")) {
           ++lost;
           EXPECT_EQ(held.at(ticket), device);
           held.erase(ticket);

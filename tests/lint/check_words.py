@@ -39,7 +39,7 @@ ORDINARY = {
     "bench": "the command",
     "tick": "an event of a trace",
     "num_generations": "what other programs call rollout.group_size",
-    "executor": "what divides a device between its two views",
+    "executor": "what divides a device between rollout and training",
 }
 
 # Terms that do not belong in some folders.

@@ -268,7 +268,7 @@ private:
     auto opened = std::make_shared<RlEngines>();
     opened->training = {{owned->rollout.get(), nullptr, nullptr}, owned->train.get()};
     for (const auto& server : owned->servers) {
-      opened->servers.push_back({server.get(), nullptr, nullptr});
+      opened->serving_devices.push_back({server.get(), nullptr, nullptr});
     }
     opened->runtime = owned;
     last_step_ = weights.version.step;

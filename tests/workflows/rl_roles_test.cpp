@@ -71,7 +71,7 @@ protected:
     keep(device.core.actor);
     return device;
   }
-  workflows::ServingDevices servers() {
+  workflows::ServingDevices serving_devices() {
     auto devices = workflows::start_serving_devices(system(), rollout_,
                                                     {{server_.get(), nullptr, nullptr}}, nullptr);
     for (const actors::CorePart& part : devices.core) {
@@ -98,14 +98,14 @@ protected:
 template <class Member, class T>
 constexpr bool is = std::is_same_v<Member, const T>;
 
-[[maybe_unused]] void only_consumers_and_servers_cross_between_roles() {
+[[maybe_unused]] void only_consumers_and_serving_devices_cross_between_roles() {
   [[maybe_unused]] const auto& [rollout_stream, serving] = workflows::RolloutConnections();
   static_assert(is<decltype(rollout_stream), actors::StreamConsumerActor>);
   static_assert(is<decltype(serving), actors::ServingActor>);
   [[maybe_unused]] const auto& [reward_stream] = workflows::RewardConnections();
   static_assert(is<decltype(reward_stream), actors::StreamConsumerActor>);
-  [[maybe_unused]] const auto& [servers, run_listener] = workflows::OwnerConnections();
-  static_assert(is<decltype(servers), std::vector<actors::ServingDevice>>);
+  [[maybe_unused]] const auto& [serving_devices, run_listener] = workflows::OwnerConnections();
+  static_assert(is<decltype(serving_devices), std::vector<actors::ServingDevice>>);
   static_assert(is<decltype(run_listener), actors::RunListenerActor>);
   [[maybe_unused]] const auto& [devices, core] = workflows::ServingDevices();
   static_assert(is<decltype(devices), std::vector<actors::ServingDevice>>);
@@ -129,7 +129,7 @@ TEST_F(RolesTest, TheOwnersDeviceFailsTheRunAndDevicesThatOnlyServeMayBeDropped)
   EXPECT_EQ(training.core.name, "device");
   EXPECT_EQ(training.core.on_failure, FailurePolicy::kFailRun);
   EXPECT_EQ(training.training.address(), training.serving.actor.address());
-  const auto serving = servers();
+  const auto serving = serving_devices();
   ASSERT_EQ(serving.core.size(), 1U);
   EXPECT_EQ(serving.devices[0].name, "device-1");
   EXPECT_EQ(serving.core[0].on_failure, FailurePolicy::kDrop);
@@ -140,7 +140,7 @@ TEST_F(RolesTest, RolloutWorkersLeaseFromTheStreamAndGenerateWithTheServingActor
   const auto device = std::make_shared<FakeDevice>();
   const auto stream = keep(spawn_fake_stream(system(), stream_));
   rollout_.workers = 2;
-  const auto workers = workflows::start_rollout_workers(
+  const auto workers = workflows::rollout_worker_factory(
       system(), rollout_, {stream, keep(spawn_fake_device(system(), device))});
   EXPECT_EQ(workers.kind, "rollout");
   EXPECT_EQ(workers.initial, 2U);
@@ -163,7 +163,7 @@ TEST_F(RolesTest, RolloutWorkersLeaseFromTheStreamAndGenerateWithTheServingActor
 
 TEST_F(RolesTest, EveryStartOfARewardWorkerMakesItsEngine) {
   const auto stream = keep(spawn_fake_stream(system(), stream_));
-  const auto workers = workflows::start_reward_workers(system(), reward_, {stream});
+  const auto workers = workflows::reward_worker_factory(system(), reward_, {stream});
   EXPECT_EQ(workers.kind, "reward");
   const actors::WorkerSpec spec = workers.make(2);  // there are fewer ports than workers
   EXPECT_EQ(spec.name, "reward-2");
@@ -191,8 +191,8 @@ TEST_F(RolesTest, TheRolesWorkTogetherOverTheirHandles) {
   const auto run_listener =
       keep(spawn_fake_run_listener(system(), std::make_shared<FakeRunListener>()));
   workflows::OwnerState state{training_device(), initial_, nullptr, nullptr};
-  const auto owner = workflows::start_owner(system(), options, {servers().devices, run_listener},
-                                            {}, std::move(state));
+  const auto owner = workflows::start_owner(
+      system(), options, {serving_devices().devices, run_listener}, {}, std::move(state));
   std::vector<std::string> names;
   for (const actors::CorePart& part : owner.core) {
     names.push_back(part.name);
@@ -201,8 +201,8 @@ TEST_F(RolesTest, TheRolesWorkTogetherOverTheirHandles) {
   EXPECT_EQ(names, (std::vector<std::string>{"router", "keeper", "stream", "recorder", "source",
                                              "trainer"}));
   const auto rollout =
-      workflows::start_rollout_workers(system(), rollout_, {owner.stream, owner.router});
-  const auto reward = workflows::start_reward_workers(system(), reward_, {owner.stream});
+      workflows::rollout_worker_factory(system(), rollout_, {owner.stream, owner.router});
+  const auto reward = workflows::reward_worker_factory(system(), reward_, {owner.stream});
   keep(rollout.make(0).spawn());
   keep(reward.make(0).spawn());
   keep(owner.advantage.make(0).spawn());

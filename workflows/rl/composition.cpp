@@ -37,16 +37,16 @@ Incarnation compose(caf::actor_system& system, const RlPlan& plan, const RunOrig
                     const std::shared_ptr<RlEngines>& engines, RunListenerActor run_listener) {
   OwnerState state = std::exchange(engines->owner, {});
   state.device = start_training_device(system, plan.owner, engines->training, engines);
-  const ServingDevices servers =
-      start_serving_devices(system, plan.rollout, engines->servers, engines);
+  const ServingDevices serving =
+      start_serving_devices(system, plan.rollout, engines->serving_devices, engines);
   RunParts parts;
   parts.core = {state.device.core};
-  parts.core.insert(parts.core.end(), servers.core.begin(), servers.core.end());
+  parts.core.insert(parts.core.end(), serving.core.begin(), serving.core.end());
   const OwnerHandles owner = start_owner(
-      system, plan.owner, {servers.devices, std::move(run_listener)}, origin, std::move(state));
+      system, plan.owner, {serving.devices, std::move(run_listener)}, origin, std::move(state));
   parts.core.insert(parts.core.end(), owner.core.begin(), owner.core.end());
-  add_workers({start_rollout_workers(system, plan.rollout, {owner.stream, owner.router}),
-               start_reward_workers(system, plan.reward, {owner.stream}), owner.advantage},
+  add_workers({rollout_worker_factory(system, plan.rollout, {owner.stream, owner.router}),
+               reward_worker_factory(system, plan.reward, {owner.stream}), owner.advantage},
               parts);
   parts.start = [source = owner.source, trainer = owner.trainer] {
     caf::anon_send(source, atom::start_v);

@@ -26,7 +26,7 @@ namespace tidemill::workflows {
 struct RlEngines {
   std::shared_ptr<void> runtime;  // keeps the engines alive
   TrainingEngines training;
-  std::vector<ServingEngines> servers;  // of devices that only serve
+  std::vector<ServingEngines> serving_devices;  // of devices that only serve
   /// What the owner starts from, until it takes it. `spawn_rl_run` fills in the rows of the commit
   /// and the device.
   OwnerState owner;

@@ -117,7 +117,8 @@ OwnerHandles start_owner(caf::actor_system& system, const OwnerRoleOptions& opti
                          const OwnerConnections& connections, const RunOrigin& origin,
                          OwnerState state) {
   std::vector<ServingDevice> devices{state.device.serving};
-  devices.insert(devices.end(), connections.servers.begin(), connections.servers.end());
+  devices.insert(devices.end(), connections.serving_devices.begin(),
+                 connections.serving_devices.end());
   const StreamOrigin rows = state.restored != nullptr ? state.restored->origin : StreamOrigin{};
   OwnerHandles owner;
   RouterDeps router;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The role "owner" of a reinforcement-learning run: the actors whose states form the run, and the
-// device that trains. No other role gets a handle to train with.
+// device that trains. No other role gets a `TrainingActor`.
 #pragma once
 
 #include <cstdint>
@@ -40,12 +40,14 @@ struct OwnerRoleOptions {
   std::vector<std::string> reward_parts;  // names of the parts of a weighted sum
   actors::RecordObserver observer;
   actors::StreamInspector inspector;  // for simulation; may be empty
-  /// Takes one line for each failure that the run handled. Called from any thread.
+  /// Called with one line for each failure that the run handled. May be called from any thread.
   std::function<void(const std::string&)> log;
-  /// Template of the evaluator. The role fills in handle, engine and port. None: no evaluation.
+  /// Template of the evaluator, without its handle, engine and port. If absent, the run evaluates
+  /// nothing.
   std::optional<actors::EvaluatorDeps> evaluator;
-  MakeRewardEngine make_reward;  // of the evaluator
-  // Of the device that trains.
+  MakeRewardEngine make_reward;  // for the evaluator
+
+  // Options of the device that trains.
   actors::LossFactory make_loss;
   engines::ExecutorOptions executor;
 
@@ -82,8 +84,8 @@ struct OwnerState {
 
 /// What the owner sends messages to, in other roles and in the supervisor.
 struct OwnerConnections {
-  std::vector<actors::ServingDevice> servers;  // devices that only serve
-  actors::RunListenerActor run_listener;       // receives the summary of the run
+  std::vector<actors::ServingDevice> serving_devices;  // devices that only serve
+  actors::RunListenerActor run_listener;               // receives the summary of the run
 };
 
 /// The actors of the role.
@@ -93,9 +95,9 @@ struct OwnerHandles {
   actors::RosterActor roster;
   actors::PromptSourceActor source;
   actors::TrainerActor trainer;
-  /// All of them but the device, for the supervisor. Each holds handles only of those above it.
+  /// The actors of the core that the role started, except the device, for the supervisor.
   std::vector<actors::CorePart> core;
-  WorkerFactory advantage;  // the workers that decide about groups
+  WorkerFactory advantage;  // makes the workers that compute advantages
 };
 
 /// Starts the device that trains, named "device". `runtime` keeps the engines alive. The device
@@ -105,8 +107,8 @@ struct OwnerHandles {
                                                    const TrainingEngines& engines,
                                                    const std::shared_ptr<void>& runtime);
 
-/// Starts the other actors of the role, except for the supervisor, which has this function called
-/// for each incarnation.
+/// Starts the other actors of the role. For the advantage worker, it returns a factory instead. The
+/// supervisor, which is not part of the role, calls this once for each incarnation.
 [[nodiscard]] OwnerHandles start_owner(caf::actor_system& system, const OwnerRoleOptions& options,
                                        const OwnerConnections& connections,
                                        const actors::RunOrigin& origin, OwnerState state);

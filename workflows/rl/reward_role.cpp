@@ -7,8 +7,8 @@ namespace tidemill::workflows {
 
 using namespace tidemill::actors;  // NOLINT(google-build-using-namespace): this file connects them
 
-WorkerFactory start_reward_workers(caf::actor_system& system, const RewardRoleOptions& options,
-                                   const RewardConnections& connections) {
+WorkerFactory reward_worker_factory(caf::actor_system& system, const RewardRoleOptions& options,
+                                    const RewardConnections& connections) {
   return {"reward", options.workers, [&system, options, connections](std::uint32_t number) {
             RewardWorkerDeps deps;
             deps.name = "reward-" + std::to_string(number);

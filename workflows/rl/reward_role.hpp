@@ -39,10 +39,10 @@ struct RewardConnections {
   actors::StreamConsumerActor stream;
 };
 
-/// Returns the reward workers, for a supervisor to start. Every start of a worker makes a new
-/// reward engine.
-[[nodiscard]] WorkerFactory start_reward_workers(caf::actor_system& system,
-                                                 const RewardRoleOptions& options,
-                                                 const RewardConnections& connections);
+/// Returns the factory of the reward workers, for the supervisor. Every start of a worker makes a
+/// new reward engine.
+[[nodiscard]] WorkerFactory reward_worker_factory(caf::actor_system& system,
+                                                  const RewardRoleOptions& options,
+                                                  const RewardConnections& connections);
 
 }  // namespace tidemill::workflows

@@ -24,8 +24,8 @@ ServingDevices start_serving_devices(caf::actor_system& system, const RolloutRol
   return devices;
 }
 
-WorkerFactory start_rollout_workers(caf::actor_system& system, const RolloutRoleOptions& options,
-                                    const RolloutConnections& connections) {
+WorkerFactory rollout_worker_factory(caf::actor_system& system, const RolloutRoleOptions& options,
+                                     const RolloutConnections& connections) {
   RolloutWorkerDeps deps = options.worker;
   deps.stream = connections.stream;
   deps.serving = connections.serving;

@@ -40,9 +40,9 @@ struct RolloutConnections {
                                                    const std::vector<ServingEngines>& engines,
                                                    const std::shared_ptr<void>& runtime);
 
-/// Returns the rollout workers, for a supervisor to start.
-[[nodiscard]] WorkerFactory start_rollout_workers(caf::actor_system& system,
-                                                  const RolloutRoleOptions& options,
-                                                  const RolloutConnections& connections);
+/// Returns the factory of the rollout workers, for the supervisor.
+[[nodiscard]] WorkerFactory rollout_worker_factory(caf::actor_system& system,
+                                                   const RolloutRoleOptions& options,
+                                                   const RolloutConnections& connections);
 
 }  // namespace tidemill::workflows

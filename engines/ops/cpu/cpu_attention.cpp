@@ -83,7 +83,7 @@ void CpuOps::attention(const AttentionShape& shape, std::span<const AttentionSeg
     }
     return job;
   };
-  team_.share(costs, [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
+  team_.parallel_for(costs, [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
     AttentionJob next;
     for (std::int64_t i = begin; i < end; ++i) {
       AttentionJob job = i == begin ? job_of(tasks[static_cast<std::size_t>(i)]) : next;
@@ -122,7 +122,7 @@ void CpuOps::attention_backward_windows(const AttentionShape& shape,
   const auto kernel = pairs ? kernels_.attention_backward_bf16 : kernels_.attention_backward_f32;
   const auto scratch_of =
       pairs ? kernels_.attention_backward_scratch_bf16 : kernels_.attention_backward_scratch_f32;
-  team_.share(costs, [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
+  team_.parallel_for(costs, [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const Task& task = tasks[static_cast<std::size_t>(i)];
       const KvGradient& gradient =

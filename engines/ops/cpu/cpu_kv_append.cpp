@@ -166,22 +166,24 @@ void CpuOps::kv_append(const AttentionShape& shape, std::span<const AttentionSeg
   for (const AttentionSegment& segment : segments) {
     tokens += segment.num_tokens;
   }
-  team_.share(tokens, 4 * k.cols, [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
-    TokenWriter writer(kernels_, shape, k, v, rotation,
-                       team_.scratch(part).bytes(TokenWriter::scratch_bytes(k.cols)));
-    std::int64_t before = 0;
-    for (const AttentionSegment& segment : segments) {
-      const std::int64_t first = std::max(begin, before) - before;
-      const std::int64_t last = std::min(end, before + segment.num_tokens) - before;
-      for (std::int64_t i = first; i < last; ++i) {
-        const std::int64_t position = segment.first_position + i;
-        const auto page = static_cast<std::size_t>(position / shape.page_tokens);
-        writer.write({cache.data + segment.pages[page] * bytes, position, segment.first_row + i});
-      }
-      before += segment.num_tokens;
-    }
-    writer.finish();
-  });
+  team_.parallel_for(
+      tokens, 4 * k.cols, [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
+        TokenWriter writer(kernels_, shape, k, v, rotation,
+                           team_.scratch(part).bytes(TokenWriter::scratch_bytes(k.cols)));
+        std::int64_t before = 0;
+        for (const AttentionSegment& segment : segments) {
+          const std::int64_t first = std::max(begin, before) - before;
+          const std::int64_t last = std::min(end, before + segment.num_tokens) - before;
+          for (std::int64_t i = first; i < last; ++i) {
+            const std::int64_t position = segment.first_position + i;
+            const auto page = static_cast<std::size_t>(position / shape.page_tokens);
+            writer.write(
+                {cache.data + segment.pages[page] * bytes, position, segment.first_row + i});
+          }
+          before += segment.num_tokens;
+        }
+        writer.finish();
+      });
 }
 
 }  // namespace tidemill::engines::cpu

@@ -83,7 +83,7 @@ CpuOps::ProductRows CpuOps::product_rows(ConstMatrix x, DType dtype, std::int64_
     const auto round = bf16 ? kernels_.round_to_bf16 : kernels_.round_to_int8;
     rows.stride = bf16 ? spread_stride(x.cols, kernels_.rounded_bytes) : x.cols + x.cols / 32 * 8;
     auto* rounded = rounded_.bytes(x.rows * rows.stride * (bf16 ? kernels_.rounded_bytes : 1));
-    team_.share(x.rows, x.cols / 2, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+    team_.parallel_for(x.rows, x.cols / 2, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
       round(x, {begin, end}, rounded, rows.stride);
     });
     rows.x = rounded;
@@ -157,14 +157,14 @@ void CpuOps::multiply(const ProductJob& whole, const PanelWeight& weight,
     ProductJob all = whole;
     all.panels = data;
     all.panel_stride = shape.panel_elements();
-    team_.share(whole.rows, whole.depth * whole.cols / kRate,
-                [&](std::int64_t, std::int64_t begin, std::int64_t end) {
-                  kernel(rows_of(all, products.x_bytes, begin, end));
-                });
+    team_.parallel_for(whole.rows, whole.depth * whole.cols / kRate,
+                       [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+                         kernel(rows_of(all, products.x_bytes, begin, end));
+                       });
     return;
   }
   // For the cost estimate, reading a panel counts as much as multiplying six rows by it.
-  team_.share(
+  team_.parallel_for(
       groups, whole.depth * (whole.rows + 6) * width * kPanel / kRate,
       [&](std::int64_t, std::int64_t begin, std::int64_t end) {
         kernel(panels_of(whole, begin * width, std::min(end * width, panels),
@@ -223,34 +223,34 @@ void CpuOps::linear_backward_input(ConstMatrix dy, const PreparedWeight& weight,
   const std::int64_t transposed_bytes = transposed_elements * (bf16 ? 2 : 4);
   const std::int64_t width = panels_made_at_once(transposed_bytes);
   const std::int64_t groups = (panels + width - 1) / width;
-  team_.share(groups, dy.cols * (dx.rows + 6) * width * kPanel / kRate,
-              [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
-                std::byte* transposed = team_.scratch(part).bytes(width * transposed_bytes);
-                for (std::int64_t group = begin; group < end; ++group) {
-                  const std::int64_t first = group * width;
-                  const std::int64_t last = std::min(first + width, panels);
-                  transpose({.shape = w.shape(),
-                             .panels = w.data(),
-                             .first_panel = first_input / kPanel + first,
-                             .num_panels = last - first,
-                             .out = transposed,
-                             .out_stride = transposed_elements});
-                  kernel(panels_of(whole, first, last, transposed, transposed_elements));
-                }
-              });
+  team_.parallel_for(groups, dy.cols * (dx.rows + 6) * width * kPanel / kRate,
+                     [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
+                       std::byte* transposed = team_.scratch(part).bytes(width * transposed_bytes);
+                       for (std::int64_t group = begin; group < end; ++group) {
+                         const std::int64_t first = group * width;
+                         const std::int64_t last = std::min(first + width, panels);
+                         transpose({.shape = w.shape(),
+                                    .panels = w.data(),
+                                    .first_panel = first_input / kPanel + first,
+                                    .num_panels = last - first,
+                                    .out = transposed,
+                                    .out_stride = transposed_elements});
+                         kernel(panels_of(whole, first, last, transposed, transposed_elements));
+                       }
+                     });
 }
 
 void CpuOps::low_rank_backward_weight(ConstMatrix a, ConstMatrix b, Matrix out) {
   const std::int64_t columns = 6 * kPanel;
   const std::int64_t items = (b.cols + columns - 1) / columns;
-  team_.share(items, b.rows * a.cols * columns / kRate,
-              [&](std::int64_t, std::int64_t begin, std::int64_t end) {
-                kernels_.low_rank_gradient({.a = a,
-                                            .b = b,
-                                            .first = begin * columns,
-                                            .end = std::min(end * columns, b.cols),
-                                            .out = out});
-              });
+  team_.parallel_for(items, b.rows * a.cols * columns / kRate,
+                     [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+                       kernels_.low_rank_gradient({.a = a,
+                                                   .b = b,
+                                                   .first = begin * columns,
+                                                   .end = std::min(end * columns, b.cols),
+                                                   .out = out});
+                     });
 }
 
 void CpuOps::linear_backward_weight(ConstMatrix dy, ConstMatrix x, Matrix dw) {
@@ -283,30 +283,30 @@ void CpuOps::linear_backward_weight(ConstMatrix dy, ConstMatrix x, Matrix dw) {
     const std::int64_t rows = std::min(step, x.rows - first);
     const ConstMatrix dy_rows = dy.slice_rows(first, rows);
     const ConstMatrix x_rows = x.slice_rows(first, rows);
-    team_.share(panels_for(x.cols), rows * kPanel / 4,
-                [&](std::int64_t, std::int64_t begin, std::int64_t end) {
-                  const RowRange columns{begin * kPanel, std::min(end * kPanel, x.cols)};
-                  kernels_.pack_panels(x_rows, columns, kPanel, b + columns.first * rows);
-                });
-    team_.share(blocks, rows * dy.cols * x.cols / blocks / kRate,
-                [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
-                  float* a = team_.scratch(part).floats(block_floats);
-                  for (std::int64_t block = begin; block < end; ++block) {
-                    const RowRange columns{column_of(block), column_of(block + 1)};
-                    kernels_.pack_panels(dy_rows, columns, width, a);
-                    kernels_.weight_gradient(
-                        {.a_panels = a,
-                         .b_panels = b,
-                         .depth = rows,
-                         .out = dw.slice_rows(columns.first, columns.end - columns.first)});
-                  }
-                });
+    team_.parallel_for(panels_for(x.cols), rows * kPanel / 4,
+                       [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+                         const RowRange columns{begin * kPanel, std::min(end * kPanel, x.cols)};
+                         kernels_.pack_panels(x_rows, columns, kPanel, b + columns.first * rows);
+                       });
+    team_.parallel_for(blocks, rows * dy.cols * x.cols / blocks / kRate,
+                       [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
+                         float* a = team_.scratch(part).floats(block_floats);
+                         for (std::int64_t block = begin; block < end; ++block) {
+                           const RowRange columns{column_of(block), column_of(block + 1)};
+                           kernels_.pack_panels(dy_rows, columns, width, a);
+                           kernels_.weight_gradient(
+                               {.a_panels = a,
+                                .b_panels = b,
+                                .depth = rows,
+                                .out = dw.slice_rows(columns.first, columns.end - columns.first)});
+                         }
+                       });
   }
 }
 
 void CpuOps::bias_backward(ConstMatrix dy, std::span<float> dbias) {
   check_bias_backward(dy, dbias);
-  team_.share(
+  team_.parallel_for(
       panels_for(dy.cols), 2 * dy.rows, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
         kernels_.bias_backward(dy, {begin * kPanel, std::min(end * kPanel, dy.cols)}, dbias.data());
       });

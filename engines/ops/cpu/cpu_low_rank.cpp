@@ -63,7 +63,7 @@ void CpuOps::add_low_rank(ConstMatrix x, std::span<const LowRankTerm> terms, Mat
                        y.slice_rows(term.first_row, term.num_rows));
     }
   }
-  team_.share(costs_, [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
+  team_.parallel_for(costs_, [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
     if (begin == end) {
       return;
     }

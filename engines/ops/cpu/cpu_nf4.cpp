@@ -30,21 +30,21 @@ void CpuOps::multiply_nf4(const ProductJob& whole, const PanelWeight& weight,
   const std::int64_t elements = whole.depth * kPanel;
   const std::int64_t width = panels_made_at_once(2 * elements);
   const std::int64_t groups = (panels + width - 1) / width;
-  team_.share(groups, whole.depth * (whole.rows + kExpandRows) * width * kPanel / kRate,
-              [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
-                std::byte* expanded = team_.scratch(part).bytes(width * elements * 2);
-                ExpandJob expand = expand_job(weight);
-                expand.num_rows = whole.depth;
-                expand.out = reinterpret_cast<std::uint16_t*>(expanded);
-                for (std::int64_t group = begin; group < end; ++group) {
-                  const std::int64_t first = group * width;
-                  const std::int64_t last = std::min(first + width, panels);
-                  expand.first_panel = first_panel + first;
-                  expand.num_panels = last - first;
-                  kernels_.expand_nf4(expand);
-                  kernels_.product_bf16(panels_of(whole, first, last, expanded, elements));
-                }
-              });
+  team_.parallel_for(groups, whole.depth * (whole.rows + kExpandRows) * width * kPanel / kRate,
+                     [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
+                       std::byte* expanded = team_.scratch(part).bytes(width * elements * 2);
+                       ExpandJob expand = expand_job(weight);
+                       expand.num_rows = whole.depth;
+                       expand.out = reinterpret_cast<std::uint16_t*>(expanded);
+                       for (std::int64_t group = begin; group < end; ++group) {
+                         const std::int64_t first = group * width;
+                         const std::int64_t last = std::min(first + width, panels);
+                         expand.first_panel = first_panel + first;
+                         expand.num_panels = last - first;
+                         kernels_.expand_nf4(expand);
+                         kernels_.product_bf16(panels_of(whole, first, last, expanded, elements));
+                       }
+                     });
 }
 
 void CpuOps::linear_backward_input_nf4(ConstMatrix dy, const PanelWeight& weight,
@@ -55,7 +55,7 @@ void CpuOps::linear_backward_input_nf4(ConstMatrix dy, const PanelWeight& weight
   const std::int64_t elements = weight.shape().num_panels() * kPanel * kPanel;
   const std::int64_t width = panels_made_at_once(2 * elements);
   const std::int64_t groups = (panels + width - 1) / width;
-  team_.share(
+  team_.parallel_for(
       groups, dy.cols * (dx.rows + 2 * kExpandRows) * width * kPanel / kRate,
       [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
         // The same strip of the weight twice: as panels of outputs, and transposed.

@@ -24,8 +24,8 @@ public:
       : team_(workers), kernels_(kernels), description_(std::move(description)) {}
 
   [[nodiscard]] std::string_view description() const noexcept override { return description_; }
-  void share(std::int64_t count, std::int64_t item_cost, const LoopBody& body) override {
-    team_.share(count, item_cost, body);
+  void parallel_for(std::int64_t count, std::int64_t item_cost, const LoopBody& body) override {
+    team_.parallel_for(count, item_cost, body);
   }
   [[nodiscard]] std::int64_t max_parts() const noexcept override { return team_.size(); }
   [[nodiscard]] Result<std::unique_ptr<PreparedWeight>> prepare_weight(const WeightView& weight,
@@ -77,8 +77,8 @@ public:
   void log_softmax_backward(Matrix logits, std::span<const std::int32_t> targets,
                             float inv_temperature, std::span<const float> dlogprobs,
                             std::span<const float> dentropies) override;
-  [[nodiscard]] const WeightKernels& weight_kernels() const noexcept override {
-    return kernels_.weights;
+  [[nodiscard]] const MassKernels& mass_kernels() const noexcept override {
+    return kernels_.masses;
   }
 
   /// Returns the allocator of prepared weights, for tests of memory estimates.

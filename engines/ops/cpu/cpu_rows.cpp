@@ -24,7 +24,7 @@ void CpuOps::embed(std::span<const std::int32_t> ids, const WeightView& table, M
   check_weight(table);
   TIDEMILL_CHECK(check_weight_types(table.dtype, DType::kF32).ok()) << dtype_name(table.dtype);
   check_embed(ids, table.out_features, table.in_features, out);
-  team_.share(out.rows, out.cols, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+  team_.parallel_for(out.rows, out.cols, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t) {
       const std::int64_t first = ids[static_cast<std::size_t>(t)] * out.cols;
       for (std::int64_t j = 0; j < out.cols; ++j) {
@@ -37,37 +37,38 @@ void CpuOps::embed(std::span<const std::int32_t> ids, const WeightView& table, M
 void CpuOps::embed_backward(std::span<const std::int32_t> ids, ConstMatrix dout, Matrix dtable) {
   check_embed(ids, dtable.rows, dtable.cols, dout);
   // Workers divide the columns, since several rows may add to the same row of the table.
-  team_.share(panels_for(dout.cols), 4 * dout.rows,
-              [&](std::int64_t, std::int64_t begin, std::int64_t end) {
-                const std::int64_t last = std::min(end * kPanel, dout.cols);
-                for (std::int64_t t = 0; t < dout.rows; ++t) {
-                  float* row = dtable.row(ids[static_cast<std::size_t>(t)]);
-                  for (std::int64_t j = begin * kPanel; j < last; ++j) {
-                    row[j] += dout.row(t)[j];
-                  }
-                }
-              });
+  team_.parallel_for(panels_for(dout.cols), 4 * dout.rows,
+                     [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+                       const std::int64_t last = std::min(end * kPanel, dout.cols);
+                       for (std::int64_t t = 0; t < dout.rows; ++t) {
+                         float* row = dtable.row(ids[static_cast<std::size_t>(t)]);
+                         for (std::int64_t j = begin * kPanel; j < last; ++j) {
+                           row[j] += dout.row(t)[j];
+                         }
+                       }
+                     });
 }
 
 void CpuOps::rms_norm(ConstMatrix x, std::span<const float> gain, float eps, Matrix out,
                       std::span<float> rstd) {
   check_rms_norm(x, gain, out, rstd);
-  team_.share(x.rows, x.cols / 2 + 40, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
-    kernels_.rms_norm(x, gain.data(), eps, {begin, end}, out, data_or_null(rstd));
-  });
+  team_.parallel_for(
+      x.rows, x.cols / 2 + 40, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+        kernels_.rms_norm(x, gain.data(), eps, {begin, end}, out, data_or_null(rstd));
+      });
 }
 
 void CpuOps::rms_norm_backward(ConstMatrix dout, ConstMatrix x, std::span<const float> gain,
                                std::span<const float> rstd, Store store, Matrix dx,
                                std::span<float> dgain) {
   check_rms_norm_backward(dout, x, gain, rstd, dx, dgain);
-  team_.share(x.rows, x.cols + 40, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+  team_.parallel_for(x.rows, x.cols + 40, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
     kernels_.rms_norm_backward(dout, x, gain.data(), rstd.data(), store, {begin, end}, dx);
   });
   if (dgain.empty()) {
     return;
   }
-  team_.share(
+  team_.parallel_for(
       panels_for(x.cols), 4 * x.rows, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
         kernels_.gain_backward(dout, x, rstd.data(),
                                {begin * kPanel, std::min(end * kPanel, x.cols)}, dgain.data());
@@ -77,7 +78,7 @@ void CpuOps::rms_norm_backward(ConstMatrix dout, ConstMatrix x, std::span<const 
 void CpuOps::rope(Matrix x, std::int64_t head_dim, std::span<const std::int32_t> positions,
                   const RopeTables& tables, RopeDirection direction) {
   check_rope(x, head_dim, positions, tables);
-  team_.share(x.rows, x.cols / 2, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+  team_.parallel_for(x.rows, x.cols / 2, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
     kernels_.rope(x, head_dim, positions.data(), tables, direction, {begin, end});
   });
 }
@@ -85,9 +86,10 @@ void CpuOps::rope(Matrix x, std::int64_t head_dim, std::span<const std::int32_t>
 void CpuOps::swiglu(ConstMatrix gate, ConstMatrix up, Matrix out) {
   check_same_shape(gate, up);
   check_same_shape(gate, out);
-  team_.share(out.rows, 2 * out.cols, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
-    kernels_.swiglu(gate, up, {begin, end}, out);
-  });
+  team_.parallel_for(out.rows, 2 * out.cols,
+                     [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+                       kernels_.swiglu(gate, up, {begin, end}, out);
+                     });
 }
 
 void CpuOps::swiglu_backward(ConstMatrix dout, ConstMatrix gate, ConstMatrix up, Matrix dgate,
@@ -96,50 +98,53 @@ void CpuOps::swiglu_backward(ConstMatrix dout, ConstMatrix gate, ConstMatrix up,
   check_same_shape(gate, dout);
   check_same_shape(gate, dgate);
   check_same_shape(gate, dup);
-  team_.share(gate.rows, 3 * gate.cols, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
-    kernels_.swiglu_backward(dout, gate, up, {begin, end}, dgate, dup);
-  });
+  team_.parallel_for(gate.rows, 3 * gate.cols,
+                     [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+                       kernels_.swiglu_backward(dout, gate, up, {begin, end}, dgate, dup);
+                     });
 }
 
 void CpuOps::add_scaled(ConstMatrix x, float factor, Matrix y) {
   check_same_shape(x, y);
-  team_.share(y.rows, y.cols / 4, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+  team_.parallel_for(y.rows, y.cols / 4, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
     kernels_.add_scaled(x, factor, {begin, end}, y);
   });
 }
 
 void CpuOps::narrow(ConstMatrix x, std::span<std::uint16_t> out) {
   check_halves(x, out);
-  team_.share(x.rows, x.cols / 4, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+  team_.parallel_for(x.rows, x.cols / 4, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
     kernels_.narrow(x, {begin, end}, out.data());
   });
 }
 
 void CpuOps::widen(std::span<const std::uint16_t> x, Matrix out) {
   check_halves(out, x);
-  team_.share(out.rows, out.cols / 4, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
-    kernels_.widen(x.data(), {begin, end}, out);
-  });
+  team_.parallel_for(out.rows, out.cols / 4,
+                     [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+                       kernels_.widen(x.data(), {begin, end}, out);
+                     });
 }
 
 void CpuOps::adamw(const AdamWFactors<float>& factors, const AdamWTensor<float>& tensor) {
   const std::size_t size = tensor.weights.size();
   TIDEMILL_CHECK(tensor.gradient.size() == size && tensor.first_moment.size() == size &&
                  tensor.second_moment.size() == size);
-  team_.share(panels_for(std::ssize(tensor.weights)), kPanel,
-              [&](std::int64_t, std::int64_t begin, std::int64_t end) {
-                const auto first = static_cast<std::size_t>(begin * kPanel);
-                const auto count = std::min(static_cast<std::size_t>(end * kPanel), size) - first;
-                kernels_.adamw(factors, {tensor.weights.subspan(first, count),
-                                         tensor.gradient.subspan(first, count),
-                                         tensor.first_moment.subspan(first, count),
-                                         tensor.second_moment.subspan(first, count)});
-              });
+  team_.parallel_for(panels_for(std::ssize(tensor.weights)), kPanel,
+                     [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+                       const auto first = static_cast<std::size_t>(begin * kPanel);
+                       const auto count =
+                           std::min(static_cast<std::size_t>(end * kPanel), size) - first;
+                       kernels_.adamw(factors, {tensor.weights.subspan(first, count),
+                                                tensor.gradient.subspan(first, count),
+                                                tensor.first_moment.subspan(first, count),
+                                                tensor.second_moment.subspan(first, count)});
+                     });
 }
 
 void CpuOps::scale(float factor, Matrix x) {
   check_same_shape(x, x);
-  team_.share(x.rows, x.cols / 8, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+  team_.parallel_for(x.rows, x.cols / 8, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
     kernels_.scale(factor, {begin, end}, x);
   });
 }
@@ -147,18 +152,19 @@ void CpuOps::scale(float factor, Matrix x) {
 void CpuOps::scale_columns(ConstMatrix x, std::span<const float> factors,
                            std::span<const float> bias, Store store, Matrix out) {
   check_scale_columns(x, factors, bias, out);
-  team_.share(out.rows, out.cols / 4, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
-    kernels_.scale_columns(x, factors.data(), data_or_null(bias), store, {begin, end}, out);
-  });
+  team_.parallel_for(
+      out.rows, out.cols / 4, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+        kernels_.scale_columns(x, factors.data(), data_or_null(bias), store, {begin, end}, out);
+      });
 }
 
 void CpuOps::scale_columns_backward(ConstMatrix dout, ConstMatrix x, std::span<float> dfactors) {
   check_scale_columns_backward(dout, x, dfactors);
-  team_.share(panels_for(x.cols), 4 * x.rows,
-              [&](std::int64_t, std::int64_t begin, std::int64_t end) {
-                kernels_.scale_columns_backward(
-                    dout, x, {begin * kPanel, std::min(end * kPanel, x.cols)}, dfactors.data());
-              });
+  team_.parallel_for(
+      panels_for(x.cols), 4 * x.rows, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+        kernels_.scale_columns_backward(dout, x, {begin * kPanel, std::min(end * kPanel, x.cols)},
+                                        dfactors.data());
+      });
 }
 
 // Workers divide the blocks of the row. Their sums are added in the order of the kernel.
@@ -169,17 +175,20 @@ void CpuOps::log_softmax_row(ConstMatrix logits, std::int32_t target, float inv_
   float* tops = rounded_.floats(3 * blocks);
   float* sums = tops + blocks;
   float* products = sums + blocks;
-  team_.share(blocks, kSoftmaxBlock / 4, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
-    for (std::int64_t b = begin; b < end; ++b) {
-      const std::int64_t first = b * kSoftmaxBlock;
-      tops[b] = kernels_.log_softmax_top(row, {first, std::min(first + kSoftmaxBlock, logits.cols)},
-                                         inv_temperature);
-    }
-  });
+  team_.parallel_for(
+      blocks, kSoftmaxBlock / 4, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+        for (std::int64_t b = begin; b < end; ++b) {
+          const std::int64_t first = b * kSoftmaxBlock;
+          tops[b] = kernels_.log_softmax_top(
+              row, {first, std::min(first + kSoftmaxBlock, logits.cols)}, inv_temperature);
+        }
+      });
   const float top = *std::max_element(tops, tops + blocks);
-  team_.share(blocks, 2 * kSoftmaxBlock, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
-    kernels_.log_softmax_sums(row, logits.cols, inv_temperature, top, {begin, end}, sums, products);
-  });
+  team_.parallel_for(blocks, 2 * kSoftmaxBlock,
+                     [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+                       kernels_.log_softmax_sums(row, logits.cols, inv_temperature, top,
+                                                 {begin, end}, sums, products);
+                     });
   double sum = 0.0;
   double weighted = 0.0;
   for (std::int64_t b = 0; b < blocks; ++b) {
@@ -198,10 +207,11 @@ void CpuOps::log_softmax_gather(ConstMatrix logits, std::span<const std::int32_t
   check_log_softmax_gather(logits, targets, logprobs, entropies);
   // Rows that are left when each worker has the same number of rows are divided one by one.
   const std::int64_t whole = logits.rows / team_.size() * team_.size();
-  team_.share(whole, 2 * logits.cols, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
-    kernels_.log_softmax_gather(logits, targets.data(), inv_temperature, {begin, end},
-                                logprobs.data(), data_or_null(entropies));
-  });
+  team_.parallel_for(
+      whole, 2 * logits.cols, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+        kernels_.log_softmax_gather(logits, targets.data(), inv_temperature, {begin, end},
+                                    logprobs.data(), data_or_null(entropies));
+      });
   for (std::int64_t t = whole; t < logits.rows; ++t) {
     const auto i = static_cast<std::size_t>(t);
     float logprob = 0.0F;
@@ -220,7 +230,7 @@ void CpuOps::log_softmax_backward(Matrix logits, std::span<const std::int32_t> t
                                   float inv_temperature, std::span<const float> dlogprobs,
                                   std::span<const float> dentropies) {
   check_log_softmax_gather(logits, targets, dlogprobs, dentropies);
-  team_.share(
+  team_.parallel_for(
       logits.rows, 4 * logits.cols, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
         kernels_.log_softmax_backward(logits, targets.data(), inv_temperature, dlogprobs.data(),
                                       data_or_null(dentropies), {begin, end});

@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "engines/ops/host/host_ops.hpp"
-#include "engines/sampling/weight_kernels.hpp"
+#include "engines/sampling/mass_kernels.hpp"
 
 namespace tidemill::engines::cpu {
 
@@ -339,7 +339,7 @@ struct KernelTable {
   void (*log_softmax_sums)(const float* row, std::int64_t cols, float inv_temperature, float top,
                            RowRange blocks, float* sums, float* products) = nullptr;
 
-  WeightKernels weights;
+  MassKernels masses;
 
   /// Return the scratch memory that the attention kernels need for a job. Units: floats.
   std::int64_t (*attention_scratch)(const AttentionJob& job) = nullptr;

@@ -228,11 +228,11 @@ Result<std::unique_ptr<PanelWeight>> PanelWeight::create(const WeightView& weigh
   const Packer packer(weight, shape, kernels, made->bytes_.data());
   std::vector<Result<bool>> finite(static_cast<std::size_t>(team.size()), true);
   const std::int64_t first = rows.first / kPanel;
-  team.share(panels_for(rows.count), shape.depth * kPanel / 2,
-             [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
-               finite[static_cast<std::size_t>(part)] =
-                   packer.pack(first + begin, first + end, team.scratch(part));
-             });
+  team.parallel_for(panels_for(rows.count), shape.depth * kPanel / 2,
+                    [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
+                      finite[static_cast<std::size_t>(part)] =
+                          packer.pack(first + begin, first + end, team.scratch(part));
+                    });
   made->seen_finite_ = true;
   for (const Result<bool>& part : finite) {
     TIDEMILL_RETURN_IF_ERROR(part.status());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loops of sampling over blocks of weights. They compute the bits of the portable ones
-// (engines/sampling/weight_kernels.cpp): every product is rounded before it is added, on processors
+// The loops of sampling over blocks of masses. They compute the bits of the portable ones
+// (engines/sampling/mass_kernels.cpp): every product is rounded before it is added, on processors
 // with FMA too.
 #include <cstdint>
 #include <cstring>
@@ -103,38 +103,38 @@ inline Vec below_largest(const Vec& logits, double largest) {
 }
 
 template <bool kInFloat, bool kDivides>
-[[gnu::flatten]] void weigh_with(const float* logits, std::int64_t size, double largest,
-                                 float temperature, float* weights) {
+[[gnu::flatten]] void compute_with(const float* logits, std::int64_t size, double largest,
+                                   float temperature, float* masses) {
   const Vec divisor = broadcast(temperature);
-  const auto weights_of = [&](const Vec& some) {
+  const auto masses_of = [&](const Vec& some) {
     const Vec below = below_largest<kInFloat>(some, largest);
     return exponential_nonpositive(kDivides ? below / divisor : below);
   };
   std::int64_t j = 0;
   for (; j + kLanes <= size; j += kLanes) {
-    store(weights + j, weights_of(load(logits + j)));
+    store(masses + j, masses_of(load(logits + j)));
   }
   if (j < size) {
-    store_some(weights + j, weights_of(load_some(logits + j, size - j)), size - j);
+    store_some(masses + j, masses_of(load_some(logits + j, size - j)), size - j);
   }
 }
 
-void weigh(const float* logits, std::size_t count, double largest, float temperature,
-           float* weights) {
+void compute_masses(const float* logits, std::size_t count, double largest, float temperature,
+                    float* masses) {
   const auto size = static_cast<std::int64_t>(count);
   const bool in_float = double{static_cast<float>(largest)} == largest;
   const bool divides = temperature != 1.0F;
-  const auto loop = in_float ? (divides ? weigh_with<true, true> : weigh_with<true, false>)
-                             : (divides ? weigh_with<false, true> : weigh_with<false, false>);
-  loop(logits, size, largest, temperature, weights);
+  const auto loop = in_float ? (divides ? compute_with<true, true> : compute_with<true, false>)
+                             : (divides ? compute_with<false, true> : compute_with<false, false>);
+  loop(logits, size, largest, temperature, masses);
 }
 
-[[gnu::flatten]] double sum(const float* weights, std::size_t count) {
+[[gnu::flatten]] double sum(const float* masses, std::size_t count) {
   const auto size = static_cast<std::int64_t>(count);
   const std::int64_t whole = size / kLanes * kLanes;
   WideVec sums = {};
   for (std::int64_t j = 0; j < whole; j += kLanes) {
-    const WideVec wide = widen(weights + j);
+    const WideVec wide = widen(masses + j);
     for (std::int64_t i = 0; i < kWide; ++i) {
       sums.part[i] += wide.part[i];
     }
@@ -146,12 +146,12 @@ void weigh(const float* logits, std::size_t count, double largest, float tempera
     }
   }
   for (std::int64_t j = whole; j < size; ++j) {
-    total += double{weights[j]};
+    total += double{masses[j]};
   }
   return total;
 }
 
-[[gnu::flatten]] std::uint64_t units(const float* weights, std::size_t count, int bits) {
+[[gnu::flatten]] std::uint64_t fixed_point_sum(const float* masses, std::size_t count, int bits) {
   // Adding 2^52 to a number below it rounds to an integer, which is then in the low bits.
   constexpr double kRounder = 0x1p52;
   constexpr std::uint64_t kRounderBits = std::uint64_t{1023 + 52} << 52U;
@@ -167,11 +167,11 @@ void weigh(const float* logits, std::size_t count, double largest, float tempera
   };
   std::int64_t j = 0;
   for (; j + kLanes <= size; j += kLanes) {
-    add(weights + j);
+    add(masses + j);
   }
   if (j < size) {
     float lanes[kLanes];
-    store(lanes, load_some(weights + j, size - j));
+    store(lanes, load_some(masses + j, size - j));
     add(lanes);
     j += kLanes;
   }
@@ -184,7 +184,7 @@ void weigh(const float* logits, std::size_t count, double largest, float tempera
   return total - static_cast<std::uint64_t>(j) * kRounderBits;
 }
 
-[[gnu::flatten]] std::size_t find(const float* weights, std::size_t count, float least,
+[[gnu::flatten]] std::size_t find(const float* masses, std::size_t count, float least,
                                   std::int32_t* found) {
   const auto size = static_cast<std::int64_t>(count);
   const Vec bound = broadcast(least);
@@ -196,11 +196,11 @@ void weigh(const float* logits, std::size_t count, double largest, float tempera
   };
   std::int64_t j = 0;
   for (; j + kLanes <= size; j += kLanes) {
-    add(~lane_bits(load(weights + j) < bound) & 0xFFFFU, j);
+    add(~lane_bits(load(masses + j) < bound) & 0xFFFFU, j);
   }
   if (j < size) {
     const std::uint32_t valid = (1U << static_cast<std::uint32_t>(size - j)) - 1U;
-    add(~lane_bits(load_some(weights + j, size - j) < bound) & valid, j);
+    add(~lane_bits(load_some(masses + j, size - j) < bound) & valid, j);
   }
   return number;
 }
@@ -208,7 +208,7 @@ void weigh(const float* logits, std::size_t count, double largest, float tempera
 }  // namespace
 
 void add_sampling_kernels(KernelTable& table) noexcept {
-  table.weights = {largest, weigh, sum, units, find};
+  table.masses = {largest, compute_masses, sum, fixed_point_sum, find};
 }
 
 }  // namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA

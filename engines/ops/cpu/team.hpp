@@ -28,7 +28,7 @@ public:
   /// calls are done. `item_cost` is the estimated cost of one item. Part numbers are less than
   /// `size()`. Units: processor cycles.
   template <class Body>
-  void share(std::int64_t n, std::int64_t item_cost, const Body& body) {
+  void parallel_for(std::int64_t n, std::int64_t item_cost, const Body& body) {
     const std::int64_t parts = parts_for(n, n * std::max<std::int64_t>(1, item_cost));
     workers_.parallel_for(parts, 1, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t part = first; part < last; ++part) {
@@ -39,7 +39,7 @@ public:
 
   /// Does the same for items of unequal cost, in parts of about equal cost.
   template <class Body>
-  void share(std::span<const std::int64_t> item_costs, const Body& body) {
+  void parallel_for(std::span<const std::int64_t> item_costs, const Body& body) {
     std::int64_t total = 0;
     for (const std::int64_t cost : item_costs) {
       total += cost;

@@ -103,12 +103,12 @@ public:
         memory_(std::move(memory)),
         scratch_(*memory_),
         execution_(execution),
-        samplers_(static_cast<std::size_t>(ops_->max_parts()), Sampler(ops_->weight_kernels())),
-        wide_sampler_(ops_->weight_kernels(), [this](std::size_t count, const auto& body) {
-          ops_->share(static_cast<std::int64_t>(count), 2 * std::int64_t{kWeightBlock},
-                      [&](std::int64_t, std::int64_t begin, std::int64_t end) {
-                        body(static_cast<std::size_t>(begin), static_cast<std::size_t>(end));
-                      });
+        samplers_(static_cast<std::size_t>(ops_->max_parts()), Sampler(ops_->mass_kernels())),
+        wide_sampler_(ops_->mass_kernels(), [this](std::size_t count, const auto& body) {
+          ops_->parallel_for(static_cast<std::int64_t>(count), 2 * std::int64_t{kMassBlock},
+                             [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+                               body(static_cast<std::size_t>(begin), static_cast<std::size_t>(end));
+                             });
         }) {
     memory_->hold_freed(execution == Execution::kDeferred);
   }
@@ -178,8 +178,8 @@ public:
     TIDEMILL_CHECK(to.dtype == DType::kF32);
     run([this, value, to] {
       const Matrix rows = out(to);
-      share_rows(rows.rows, rows.cols,
-                 [&](std::int64_t t) { std::fill_n(rows.row(t), rows.cols, value); });
+      parallel_for_rows(rows.rows, rows.cols,
+                        [&](std::int64_t t) { std::fill_n(rows.row(t), rows.cols, value); });
     });
   }
 
@@ -363,7 +363,7 @@ public:
     run([=, this] {
       const ConstMatrix from = in(x);
       const Matrix to = out(y);
-      share_rows(to.rows, 4 * to.cols, [&](std::int64_t t) {
+      parallel_for_rows(to.rows, 4 * to.cols, [&](std::int64_t t) {
         for (std::int64_t j = 0; j < to.cols; ++j) {
           to.row(t)[j] += from.row(j)[t];
         }
@@ -384,7 +384,7 @@ public:
     TIDEMILL_RETURN_IF_ERROR(synchronize());
     const std::span<const float> all = in(values);
     std::vector<double> sums(norm_blocks(all.size()));
-    ops_->share(
+    ops_->parallel_for(
         std::ssize(sums), std::int64_t{kNormBlock} / 2,
         [&](std::int64_t, std::int64_t begin, std::int64_t end) {
           const std::size_t first = static_cast<std::size_t>(begin) * kNormBlock;
@@ -468,14 +468,14 @@ public:
     // Workers divide the requests. Those that are left when each worker has the same number are
     // processed one by one, and workers divide the row.
     const auto whole = requests.size() / samplers_.size() * samplers_.size();
-    ops_->share(static_cast<std::int64_t>(whole), 4 * rows.cols,
-                [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
-                  Sampler& sampler = samplers_[static_cast<std::size_t>(part)];
-                  for (std::int64_t i = begin; i < end; ++i) {
-                    const auto at = static_cast<std::size_t>(i);
-                    sample_row(rows, requests[at], sampler, outcomes[at]);
-                  }
-                });
+    ops_->parallel_for(static_cast<std::int64_t>(whole), 4 * rows.cols,
+                       [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
+                         Sampler& sampler = samplers_[static_cast<std::size_t>(part)];
+                         for (std::int64_t i = begin; i < end; ++i) {
+                           const auto at = static_cast<std::size_t>(i);
+                           sample_row(rows, requests[at], sampler, outcomes[at]);
+                         }
+                       });
     for (std::size_t i = whole; i < requests.size(); ++i) {
       sample_row(rows, requests[i], wide_sampler_, outcomes[i]);
     }
@@ -526,8 +526,8 @@ private:
   }
 
   template <class Body>
-  void share_rows(std::int64_t rows, std::int64_t row_cost, const Body& body) {
-    ops_->share(rows, row_cost, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+  void parallel_for_rows(std::int64_t rows, std::int64_t row_cost, const Body& body) {
+    ops_->parallel_for(rows, row_cost, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
       for (std::int64_t t = begin; t < end; ++t) {
         body(t);
       }
@@ -554,7 +554,7 @@ private:
     const std::int64_t element = element_bytes(from.dtype);
     const std::byte* source = memory_->pointer(from.data);
     std::byte* target = memory_->pointer(to.data);
-    share_rows(to.rows, to.cols * element / 16, [&](std::int64_t t) {
+    parallel_for_rows(to.rows, to.cols * element / 16, [&](std::int64_t t) {
       std::memcpy(target + t * to.stride * element, source + t * from.stride * element,
                   static_cast<std::size_t>(to.cols * element));
     });
@@ -567,16 +567,17 @@ private:
     const std::int64_t element = element_bytes(from.dtype);
     const std::byte* source = memory_->pointer(from.data);
     std::byte* target = memory_->pointer(to.data);
-    share_rows(std::max(from_rows.size, to_rows.size), to.cols * element / 16, [&](std::int64_t i) {
-      const auto at = static_cast<std::size_t>(i);
-      const std::int64_t a = sources.empty() ? i : sources[at];
-      const std::int64_t b = targets.empty() ? i : targets[at];
-      if (a >= 0 && b >= 0) {
-        TIDEMILL_CHECK(a < from.rows && b < to.rows) << a << " to " << b;
-        std::memcpy(target + b * to.stride * element, source + a * from.stride * element,
-                    static_cast<std::size_t>(to.cols * element));
-      }
-    });
+    parallel_for_rows(
+        std::max(from_rows.size, to_rows.size), to.cols * element / 16, [&](std::int64_t i) {
+          const auto at = static_cast<std::size_t>(i);
+          const std::int64_t a = sources.empty() ? i : sources[at];
+          const std::int64_t b = targets.empty() ? i : targets[at];
+          if (a >= 0 && b >= 0) {
+            TIDEMILL_CHECK(a < from.rows && b < to.rows) << a << " to " << b;
+            std::memcpy(target + b * to.stride * element, source + a * from.stride * element,
+                        static_cast<std::size_t>(to.cols * element));
+          }
+        });
   }
 
   static void sample_row(ConstMatrix logits, const SampleRequest& request, Sampler& sampler,

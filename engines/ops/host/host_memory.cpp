@@ -57,19 +57,19 @@ Result<DeviceBlock> HostMemory::allocate(std::int64_t bytes, BlockUse use) {
     return DeviceBlock();
   }
   if (limit_bytes_ > 0 && bytes > limit_bytes_ - used_bytes()) {
-    return too_little(bytes);
+    return out_of_memory(bytes);
   }
   const std::int64_t size = range_bytes(bytes);
   const std::int64_t alignment = alignment_of(bytes, use);
-  auto first = ranges_.take(size, alignment);
+  auto first = ranges_.allocate(size, alignment);
   if (!first.has_value() && grow(size + (alignment > kSmallPage ? alignment : 0))) {
-    first = ranges_.take(size, alignment);
+    first = ranges_.allocate(size, alignment);
   }
   if (!first.has_value()) {
-    first = ranges_.take(size, kLine);  // it also works where it is less well aligned
+    first = ranges_.allocate(size, kLine);  // it also works where it is less well aligned
   }
   if (!first.has_value()) {
-    return too_little(bytes);
+    return out_of_memory(bytes);
   }
   const DeviceAddress address = DeviceAccess::from_number(static_cast<std::uintptr_t>(*first));
   std::byte* const block = pointer(address);
@@ -81,7 +81,7 @@ Result<DeviceBlock> HostMemory::allocate(std::int64_t bytes, BlockUse use) {
   return make_block(address, bytes);
 }
 
-Status HostMemory::too_little(std::int64_t bytes) const {
+Status HostMemory::out_of_memory(std::int64_t bytes) const {
   return {Errc::kResourceExhausted,
           "device memory: " + std::to_string(bytes) + " bytes do not fit beside " +
               std::to_string(used_bytes()) +
@@ -115,8 +115,7 @@ void HostMemory::release(DeviceAddress address, std::int64_t bytes) noexcept {
     const auto [pages, size] = whole_pages(pointer(address), bytes);
     discard(pages, size);
   }
-  ranges_.give_back(static_cast<std::int64_t>(DeviceAccess::to_number(address)),
-                    range_bytes(bytes));
+  ranges_.free(static_cast<std::int64_t>(DeviceAccess::to_number(address)), range_bytes(bytes));
 }
 
 Result<std::unique_ptr<MappedMemory>> MappedMemory::create(const DeviceSize& size) {

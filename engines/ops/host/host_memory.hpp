@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Device memory that is memory of this process: an arena whose parts are the blocks.
+// Device memory in the address space of this process: an arena that blocks are allocated from.
 #pragma once
 
 #include <cstddef>
@@ -13,48 +13,48 @@
 
 namespace tidemill::engines::host {
 
-/// The arena of a backend that computes on the processor. It divides address space that a subclass
-/// maps into blocks.
+/// The arena of a backend that computes on the processor. Subclasses map address space; this class
+/// divides it into blocks.
 ///
-/// The pages of a block of at least 2 MiB go back to the system when it is freed. If the block will
-/// be used as a whole, it starts on a large page, unless only another place is left. If operations
-/// may be pending when a block is freed, the block stays in place until `release_freed`, so that
-/// they can use it.
+/// A freed block of at least 2 MiB returns its pages to the system. Such a block starts on a large
+/// page if it will be used as a whole (`BlockUse::kWhole`) and an aligned range is free. After
+/// `hold_freed(true)`, freed blocks stay mapped and unused until `release_freed`, because pending
+/// operations may still access them.
 class HostMemory : public DeviceMemory {
 public:
   [[nodiscard]] Result<DeviceBlock> allocate(std::int64_t bytes, BlockUse use) final;
 
-  /// Says whether freed blocks stay in place. At first they do not.
+  /// Sets whether freed blocks are kept until `release_freed`. The default is false.
   void hold_freed(bool hold) noexcept { holds_ = hold; }
-  /// Returns the pointer through which the backend reaches an address of this memory.
+  /// Returns the host pointer of a device address.
   [[nodiscard]] std::byte* pointer(DeviceAddress address) const noexcept;
-  /// Releases the blocks that stayed in place.
+  /// Releases the freed blocks that were kept.
   void release_freed() noexcept;
 
 protected:
-  /// `limit_bytes` bounds the total size of the blocks; 0: only the system does.
+  /// `limit_bytes` is the maximum total size of the blocks. 0: no limit but that of the system.
   explicit HostMemory(std::int64_t limit_bytes) noexcept : limit_bytes_(limit_bytes) {}
-  /// Sets the difference between the pointer of a block and its address. At first it is 0.
+  /// Sets the value that is added to a device address to get a host pointer. The default is 0.
   void set_shift(std::ptrdiff_t shift) noexcept { shift_ = shift; }
   /// Adds address space for blocks.
   void add_region(std::uintptr_t first, std::int64_t bytes) {
     ranges_.add(static_cast<std::int64_t>(first), bytes);
   }
 
-  /// Maps address space for a block of `bytes` bytes, however it is aligned, and calls
-  /// `add_region`. Returns whether it could.
+  /// Maps at least `bytes` bytes of address space, of any alignment, and passes them to
+  /// `add_region`. Returns false if the system refuses.
   [[nodiscard]] virtual bool grow(std::int64_t bytes) = 0;
-  /// Says how the pages of a new block of at least 2 MiB will be used.
+  /// Tells the system how the pages of a new block of at least 2 MiB will be used.
   virtual void advise(std::byte* pages, std::int64_t bytes, BlockUse use) noexcept = 0;
-  /// Prepares the content of a new block.
+  /// Initializes the content of a new block.
   virtual void prepare(std::byte* block, std::int64_t bytes, BlockUse use) noexcept = 0;
-  /// Gives whole pages back to the system. Their content becomes undefined.
+  /// Returns whole pages to the system. Their content becomes undefined.
   virtual void discard(std::byte* pages, std::int64_t bytes) noexcept = 0;
 
 private:
   void free(DeviceAddress address, std::int64_t bytes) noexcept final;
   void release(DeviceAddress address, std::int64_t bytes) noexcept;
-  [[nodiscard]] Status too_little(std::int64_t bytes) const;
+  [[nodiscard]] Status out_of_memory(std::int64_t bytes) const;
 
   std::int64_t limit_bytes_;
   std::ptrdiff_t shift_ = 0;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operations on host memory: what a backend whose device is the processor implements.
 //
-// `host_backend.hpp` makes an implementation of `Ops` (engines/ops/ops.hpp) of it: it turns device
-// addresses into pointers and prepared passes into spans, and owns the memory. Each function does
-// what the operation of the same name in ops.hpp does, and follows its rules R1 to R3.
+// `host_backend.hpp` adapts this interface to `engines::Ops` (engines/ops/ops.hpp): it owns the
+// memory, and turns device addresses into pointers and prepared passes into spans. Each function
+// has the contract of the operation of the same name in ops.hpp, including rules R1 to R3.
 //
 // Legend: as in ops.hpp.
 #pragma once
@@ -18,12 +18,12 @@
 #include "engines/ops/host/host_matrix.hpp"
 #include "engines/ops/op_types.hpp"
 #include "engines/optimizer/adamw.hpp"
-#include "engines/sampling/weight_kernels.hpp"
+#include "engines/sampling/mass_kernels.hpp"
 
 namespace tidemill::engines::host {
 
-/// One of several linear layers with the same input, or the P output features of one from
-/// `first_output` on.
+/// One linear layer of a `linear_group`, or a slice of its output features: those in
+/// [first_output, first_output + P).
 struct LinearTerm {
   const PreparedWeight* weight = nullptr;  // (O, I)
   std::span<const float> bias;             // (P), or empty
@@ -82,7 +82,7 @@ public:
   /// Calls `body` for disjoint ranges that cover [0, count), in parallel, and returns when all
   /// calls are done. `item_cost` is the estimated cost of one item. Part numbers are less than
   /// `max_parts()`. Units: processor cycles.
-  virtual void share(std::int64_t count, std::int64_t item_cost, const LoopBody& body) = 0;
+  virtual void parallel_for(std::int64_t count, std::int64_t item_cost, const LoopBody& body) = 0;
   [[nodiscard]] virtual std::int64_t max_parts() const noexcept = 0;
 
   // -- linear layers ---------------------------------------------------------------------------
@@ -228,9 +228,9 @@ public:
 
   // -- sampling --------------------------------------------------------------------------------
 
-  /// Returns the loops over blocks of weights. They compute the bits of the portable ones.
-  [[nodiscard]] virtual const WeightKernels& weight_kernels() const noexcept {
-    return portable_weight_kernels();
+  /// Returns the loops over blocks of masses. They compute the bits of the portable ones.
+  [[nodiscard]] virtual const MassKernels& mass_kernels() const noexcept {
+    return portable_mass_kernels();
   }
 };
 

@@ -11,20 +11,20 @@ void RangeAllocator::insert(std::int64_t first, std::int64_t size) {
   if (size > 0) {
     by_first_.emplace(first, size);
     by_size_.emplace(size, first);
-    num_free_ += size;
+    free_size_ += size;
   }
 }
 
 void RangeAllocator::erase(std::map<std::int64_t, std::int64_t>::iterator range) {
   by_size_.erase({range->second, range->first});
-  num_free_ -= range->second;
+  free_size_ -= range->second;
   by_first_.erase(range);
 }
 
-std::optional<std::int64_t> RangeAllocator::take(std::int64_t size, std::int64_t alignment) {
+std::optional<std::int64_t> RangeAllocator::allocate(std::int64_t size, std::int64_t alignment) {
   TIDEMILL_CHECK(size > 0 && alignment > 0) << size << " " << alignment;
-  for (auto free = by_size_.lower_bound({size, 0}); free != by_size_.end(); ++free) {
-    const auto [range_size, begin] = *free;
+  for (auto range = by_size_.lower_bound({size, 0}); range != by_size_.end(); ++range) {
+    const auto [range_size, begin] = *range;
     const std::int64_t first = (begin + alignment - 1) / alignment * alignment;
     if (first + size > begin + range_size) {
       continue;
@@ -37,7 +37,7 @@ std::optional<std::int64_t> RangeAllocator::take(std::int64_t size, std::int64_t
   return std::nullopt;
 }
 
-void RangeAllocator::give_back(std::int64_t first, std::int64_t size) {
+void RangeAllocator::free(std::int64_t first, std::int64_t size) {
   TIDEMILL_CHECK(size > 0) << size;
   auto next = by_first_.lower_bound(first);
   if (next != by_first_.begin()) {

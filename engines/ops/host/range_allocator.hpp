@@ -10,23 +10,25 @@
 
 namespace tidemill::engines::host {
 
-/// Gives out ranges of numbers and takes them back.
+/// Allocates and frees ranges of integers, such as addresses (best fit).
 ///
-/// A request takes the smallest free range that holds it, and of equal ones the lowest, so that
-/// large ranges stay whole. A range that is given back is joined with its free neighbors.
+/// Allocation uses the smallest free range that is large enough, and the lowest of several equal
+/// ones, so that large ranges stay whole. Freeing a range merges it with its free neighbors.
 /// Threads: one call at a time.
 class RangeAllocator {
 public:
-  /// Adds the free range [first, first + size). It must not overlap with others.
-  void add(std::int64_t first, std::int64_t size) { give_back(first, size); }
-  /// Returns the first number of a range of `size` numbers that starts at a multiple of
-  /// `alignment`, or nothing if no free range holds one. Requires both to be positive.
-  [[nodiscard]] std::optional<std::int64_t> take(std::int64_t size, std::int64_t alignment);
-  /// Gives back a range that was taken.
-  void give_back(std::int64_t first, std::int64_t size);
+  /// Adds the range [first, first + size), which is free at first. It must not overlap any range
+  /// that was added before.
+  void add(std::int64_t first, std::int64_t size) { free(first, size); }
+  /// Allocates `size` numbers and returns the first, a multiple of `alignment`. Returns nothing if
+  /// no free range has room for them. Requires `size` > 0 and `alignment` > 0.
+  [[nodiscard]] std::optional<std::int64_t> allocate(std::int64_t size, std::int64_t alignment);
+  /// Frees an allocated range.
+  void free(std::int64_t first, std::int64_t size);
 
-  [[nodiscard]] std::int64_t num_free() const noexcept { return num_free_; }
-  /// Returns the size of the largest free range, or 0.
+  /// Returns the total size of the free ranges.
+  [[nodiscard]] std::int64_t free_size() const noexcept { return free_size_; }
+  /// Returns the size of the largest free range, or 0 if there is none.
   [[nodiscard]] std::int64_t largest() const noexcept {
     return by_size_.empty() ? 0 : by_size_.rbegin()->first;
   }
@@ -37,7 +39,7 @@ private:
 
   std::map<std::int64_t, std::int64_t> by_first_;            // sizes of the free ranges
   std::set<std::pair<std::int64_t, std::int64_t>> by_size_;  // (size, first) of the same
-  std::int64_t num_free_ = 0;
+  std::int64_t free_size_ = 0;
 };
 
 }  // namespace tidemill::engines::host

@@ -44,7 +44,7 @@ public:
   [[nodiscard]] std::string_view description() const noexcept override {
     return "reference (plain loops, one thread)";
   }
-  void share(std::int64_t count, std::int64_t /*item_cost*/, const LoopBody& body) override {
+  void parallel_for(std::int64_t count, std::int64_t /*item_cost*/, const LoopBody& body) override {
     if (count > 0) {
       body(0, 0, count);
     }

@@ -20,44 +20,44 @@ namespace {
 
 constexpr std::int64_t kMebibyte = std::int64_t{1} << 20U;
 
-TEST(RangeAllocatorTest, TakesTheSmallestRangeThatFits) {
+TEST(RangeAllocatorTest, AllocatesTheSmallestRangeThatFits) {
   RangeAllocator ranges;
   ranges.add(0, 100);
   ranges.add(200, 30);
   ranges.add(300, 20);
-  EXPECT_EQ(ranges.take(20, 1), 300);
-  EXPECT_EQ(ranges.take(20, 1), 200);
-  EXPECT_EQ(ranges.take(11, 1), 0);
-  EXPECT_EQ(ranges.take(10, 1), 220) << "the rest of the second range";
-  EXPECT_EQ(ranges.take(90, 1), std::nullopt);
-  EXPECT_EQ(ranges.num_free(), 89);
+  EXPECT_EQ(ranges.allocate(20, 1), 300);
+  EXPECT_EQ(ranges.allocate(20, 1), 200);
+  EXPECT_EQ(ranges.allocate(11, 1), 0);
+  EXPECT_EQ(ranges.allocate(10, 1), 220) << "the rest of the second range";
+  EXPECT_EQ(ranges.allocate(90, 1), std::nullopt);
+  EXPECT_EQ(ranges.free_size(), 89);
   EXPECT_EQ(ranges.largest(), 89);
 }
 
 TEST(RangeAllocatorTest, AlignsAndKeepsWhatIsSkipped) {
   RangeAllocator ranges;
   ranges.add(10, 200);
-  EXPECT_EQ(ranges.take(64, 64), 64);
-  EXPECT_EQ(ranges.take(54, 1), 10) << "the part before the aligned range";
-  EXPECT_EQ(ranges.take(64, 64), 128);
-  EXPECT_EQ(ranges.take(18, 1), 192);
-  EXPECT_EQ(ranges.num_free(), 0);
-  EXPECT_EQ(ranges.take(1, 1), std::nullopt);
+  EXPECT_EQ(ranges.allocate(64, 64), 64);
+  EXPECT_EQ(ranges.allocate(54, 1), 10) << "the part before the aligned range";
+  EXPECT_EQ(ranges.allocate(64, 64), 128);
+  EXPECT_EQ(ranges.allocate(18, 1), 192);
+  EXPECT_EQ(ranges.free_size(), 0);
+  EXPECT_EQ(ranges.allocate(1, 1), std::nullopt);
 }
 
 TEST(RangeAllocatorTest, JoinsNeighbors) {
   RangeAllocator ranges;
   ranges.add(0, 40);
   for (std::int64_t first = 0; first < 40; first += 10) {
-    EXPECT_EQ(ranges.take(10, 1), first);
+    EXPECT_EQ(ranges.allocate(10, 1), first);
   }
-  ranges.give_back(0, 10);
-  ranges.give_back(20, 10);
+  ranges.free(0, 10);
+  ranges.free(20, 10);
   EXPECT_EQ(ranges.largest(), 10);
-  ranges.give_back(10, 10);  // joins both
+  ranges.free(10, 10);  // joins both
   EXPECT_EQ(ranges.largest(), 30);
-  ranges.give_back(30, 10);
-  EXPECT_EQ(ranges.take(40, 1), 0);
+  ranges.free(30, 10);
+  EXPECT_EQ(ranges.allocate(40, 1), 0);
 }
 
 // Compares it with an array of cells.
@@ -66,37 +66,37 @@ TEST(RangeAllocatorTest, HoldsUnderRandomRequests) {
   RangeAllocator ranges;
   ranges.add(0, kCells);
   std::vector<bool> used(kCells);
-  std::map<std::int64_t, std::int64_t> taken;
+  std::map<std::int64_t, std::int64_t> allocated;
   RandomStream random(7);
   for (int step = 0; step < 20000; ++step) {
-    if (!taken.empty() && random.below(2) == 0) {
+    if (!allocated.empty() && random.below(2) == 0) {
       const auto at =
-          std::next(taken.begin(), static_cast<std::ptrdiff_t>(random.below(taken.size())));
+          std::next(allocated.begin(), static_cast<std::ptrdiff_t>(random.below(allocated.size())));
       std::fill_n(used.begin() + at->first, at->second, false);
-      ranges.give_back(at->first, at->second);
-      taken.erase(at);
+      ranges.free(at->first, at->second);
+      allocated.erase(at);
       continue;
     }
     const auto size = static_cast<std::int64_t>(1 + random.below(60));
     const std::int64_t alignment = std::int64_t{1} << random.below(5);
-    const auto first = ranges.take(size, alignment);
+    const auto first = ranges.allocate(size, alignment);
     if (first.has_value()) {
       ASSERT_EQ(*first % alignment, 0);
       ASSERT_TRUE(*first >= 0 && *first + size <= kCells);
       ASSERT_TRUE(std::none_of(used.begin() + *first, used.begin() + *first + size,
                                [](bool cell) { return cell; }));
       std::fill_n(used.begin() + *first, size, true);
-      taken.emplace(*first, size);
+      allocated.emplace(*first, size);
     } else {
       for (std::int64_t cell = 0; cell + size <= kCells; cell += alignment) {
         ASSERT_TRUE(std::any_of(used.begin() + cell, used.begin() + cell + size,
                                 [](bool one) { return one; }));
       }
     }
-    ASSERT_EQ(ranges.num_free(), std::count(used.begin(), used.end(), false));
+    ASSERT_EQ(ranges.free_size(), std::count(used.begin(), used.end(), false));
   }
-  for (const auto& [first, size] : taken) {
-    ranges.give_back(first, size);
+  for (const auto& [first, size] : allocated) {
+    ranges.free(first, size);
   }
   EXPECT_EQ(ranges.largest(), kCells);
 }

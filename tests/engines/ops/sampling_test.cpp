@@ -29,7 +29,7 @@ std::uint64_t bits_of(double value) {
 std::vector<Floats> blocks_of_logits() {
   std::vector<Floats> blocks;
   RandomStream random(5);
-  for (std::size_t size = 1; size <= kWeightBlock; size += size < 70 ? 1 : 37) {
+  for (std::size_t size = 1; size <= kMassBlock; size += size < 70 ? 1 : 37) {
     for (const double deviation : {0.1, 3.0, 60.0, 1e30}) {
       Floats block(size);
       for (float& logit : block) {
@@ -39,14 +39,14 @@ std::vector<Floats> blocks_of_logits() {
       blocks.push_back(block);
     }
   }
-  blocks.emplace_back(kWeightBlock, -kInfinite);
-  blocks.emplace_back(kWeightBlock, 0.0F);
+  blocks.emplace_back(kMassBlock, -kInfinite);
+  blocks.emplace_back(kMassBlock, 0.0F);
   return blocks;
 }
 
 TEST_P(SamplingLoops, HaveTheBitsOfThePortableOnes) {
-  const WeightKernels& own = ops().weight_kernels();
-  const WeightKernels& portable = portable_weight_kernels();
+  const MassKernels& own = ops().mass_kernels();
+  const MassKernels& portable = portable_mass_kernels();
   int compared = 0;
   for (const Floats& logits : blocks_of_logits()) {
     const std::size_t size = logits.size();
@@ -57,24 +57,24 @@ TEST_P(SamplingLoops, HaveTheBitsOfThePortableOnes) {
     // A largest logit between two floats results from a penalty.
     for (const double top : {finite, finite + 0.1, finite + 1e-9}) {
       for (const float temperature : {1.0F, 0.7F, 1e-3F, 1e30F}) {
-        Floats weights(size + 1, -1.0F);
+        Floats masses(size + 1, -1.0F);
         Floats expected(size);
-        own.weigh(logits.data(), size, top, temperature, weights.data());
-        portable.weigh(logits.data(), size, top, temperature, expected.data());
-        ASSERT_EQ(weights.back(), -1.0F);
-        weights.pop_back();
-        ASSERT_EQ(weights, expected) << top << ' ' << temperature;
-        ASSERT_EQ(bits_of(own.sum(weights.data(), size)),
-                  bits_of(portable.sum(weights.data(), size)));
+        own.compute_masses(logits.data(), size, top, temperature, masses.data());
+        portable.compute_masses(logits.data(), size, top, temperature, expected.data());
+        ASSERT_EQ(masses.back(), -1.0F);
+        masses.pop_back();
+        ASSERT_EQ(masses, expected) << top << ' ' << temperature;
+        ASSERT_EQ(bits_of(own.sum(masses.data(), size)),
+                  bits_of(portable.sum(masses.data(), size)));
         for (const int bits : {51, 44, 20}) {
-          ASSERT_EQ(own.units(weights.data(), size, bits),
-                    portable.units(weights.data(), size, bits));
+          ASSERT_EQ(own.fixed_point_sum(masses.data(), size, bits),
+                    portable.fixed_point_sum(masses.data(), size, bits));
         }
         for (const float least : {0.0F, 1e-30F, 0.3F, 1.0F}) {
           std::vector<std::int32_t> found(size);
           std::vector<std::int32_t> wanted(size);
-          found.resize(own.find(weights.data(), size, least, found.data()));
-          wanted.resize(portable.find(weights.data(), size, least, wanted.data()));
+          found.resize(own.find(masses.data(), size, least, found.data()));
+          wanted.resize(portable.find(masses.data(), size, least, wanted.data()));
           ASSERT_EQ(found, wanted);
         }
         ++compared;
@@ -85,13 +85,13 @@ TEST_P(SamplingLoops, HaveTheBitsOfThePortableOnes) {
 }
 
 TEST_P(SamplingLoops, FindNanAtAnyPosition) {
-  for (const std::size_t size : {1UL, 16UL, 33UL, kWeightBlock}) {
+  for (const std::size_t size : {1UL, 16UL, 33UL, kMassBlock}) {
     for (std::size_t at = 0; at < size; ++at) {
       Floats logits(size, 2.0F);
       logits[at] = std::numeric_limits<float>::quiet_NaN();
-      EXPECT_TRUE(ops().weight_kernels().largest(logits.data(), size).has_nan);
+      EXPECT_TRUE(ops().mass_kernels().largest(logits.data(), size).has_nan);
       logits[at] = kInfinite;
-      const Largest largest = ops().weight_kernels().largest(logits.data(), size);
+      const Largest largest = ops().mass_kernels().largest(logits.data(), size);
       EXPECT_FALSE(largest.has_nan);
       EXPECT_EQ(largest.value, std::numeric_limits<double>::infinity());
     }

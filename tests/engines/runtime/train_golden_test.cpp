@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares three AdamW steps of the training view with tests/golden/engine/training.
+// Compares three AdamW steps of a training job with tests/golden/engine/training.
 #include <algorithm>
 #include <cmath>
 #include <iostream>
@@ -154,7 +154,7 @@ void expect_near_relative(double actual, const json& expected, double tolerance)
   EXPECT_NEAR(actual, expected.get<double>(), tolerance * std::abs(expected.get<double>()));
 }
 
-// Runs the whole training view. The tolerance for norms after the first step is loose, because they
+// Runs a whole training job. The tolerance for norms after the first step is loose, because they
 // depend on weights that Adam moved by rounding noise. The test
 // tests/engines/transformer/training_golden_test.cpp excludes this effect and checks them to 1e-4.
 TEST_P(TrainGoldenTest, ThreeSteps) {

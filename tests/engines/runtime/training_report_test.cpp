@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the training view reports, compared with values computed here: rows of every micro-batch,
+// What a training job reports, compared with values computed here: rows of every micro-batch,
 // norms, learning rates, sums, log-probabilities and entropies.
 #include <algorithm>
 #include <cmath>

@@ -129,7 +129,7 @@ protected:
 
   RandomStream random_{29};
   Sampler whole_;
-  Sampler divided_{portable_weight_kernels(), in_reverse};
+  Sampler divided_{portable_mass_kernels(), in_reverse};
   int compared_ = 0;
   int refused_ = 0;
 };

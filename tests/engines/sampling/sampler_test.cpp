@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "base/random.hpp"
-#include "engines/sampling/weight_kernels.hpp"
+#include "engines/sampling/mass_kernels.hpp"
 
 namespace tidemill::engines {
 namespace {

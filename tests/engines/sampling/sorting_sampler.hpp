@@ -13,8 +13,8 @@
 #include <span>
 #include <vector>
 
+#include "engines/sampling/mass_kernels.hpp"
 #include "engines/sampling/sampling_options.hpp"
-#include "engines/sampling/weight_kernels.hpp"
 
 namespace tidemill::engines {
 
@@ -22,9 +22,9 @@ namespace tidemill::engines {
 struct SortedRow {
   bool refused = false;              // a NaN, an infinite logit, or none above minus infinity
   std::int32_t greedy = -1;          // the token at temperature 0, else -1
-  std::vector<float> weights;        // (V) 0 if dropped
+  std::vector<float> masses;         // (V) 0 if dropped
   std::vector<double> logits;        // (V) after bias and penalties; minus infinity if dropped
-  std::vector<double> block_sums;    // of `weights`
+  std::vector<double> block_sums;    // of `masses`
   std::vector<float> probabilities;  // (V)
   std::int64_t kept = 0;             // tokens whose logit is above minus infinity
 };
@@ -60,7 +60,7 @@ inline void adjust(const SamplingOptions& options, const TokenHistory& history,
 
 inline void drop(std::size_t token, SortedRow& row) {
   row.logits[token] = kDropped;
-  row.weights[token] = 0.0F;
+  row.masses[token] = 0.0F;
 }
 
 inline void keep_top_k(std::int32_t k, SortedRow& row) {
@@ -75,10 +75,10 @@ inline void keep_top_k(std::int32_t k, SortedRow& row) {
 }
 
 inline void keep_top_p(float top_p, SortedRow& row) {
-  const int bits = unit_bits(row.logits.size());
-  const auto units = [&](std::size_t token) {
+  const int bits = fixed_point_bits(row.logits.size());
+  const auto mass_of = [&](std::size_t token) {
     return static_cast<std::uint64_t>(
-        std::llrint(std::ldexp(static_cast<double>(row.weights[token]), bits)));
+        std::llrint(std::ldexp(static_cast<double>(row.masses[token]), bits)));
   };
   std::vector<std::size_t> order(row.logits.size());
   std::iota(order.begin(), order.end(), 0U);
@@ -87,7 +87,7 @@ inline void keep_top_p(float top_p, SortedRow& row) {
   });
   std::uint64_t total = 0;
   for (const std::size_t token : order) {
-    total += units(token);
+    total += mass_of(token);
   }
   const double share = static_cast<double>(top_p) * static_cast<double>(total);
   const std::uint64_t wanted =
@@ -97,12 +97,12 @@ inline void keep_top_p(float top_p, SortedRow& row) {
     if (mass >= wanted) {
       drop(token, row);
     } else {
-      mass += units(token);
+      mass += mass_of(token);
     }
   }
 }
 
-// The order of `WeightKernels::sum`, with all weights in memory.
+// The order of `MassKernels::sum`, with all masses in memory.
 inline double block_sum(std::span<const float> block) {
   std::array<double, 16> lanes{};
   const std::size_t whole = block.size() / 16 * 16;
@@ -120,15 +120,15 @@ inline double block_sum(std::span<const float> block) {
 }
 
 inline void sum_blocks(SortedRow& row) {
-  const std::span<const float> weights(row.weights);
+  const std::span<const float> masses(row.masses);
   double total = 0.0;
-  for (std::size_t begin = 0; begin < weights.size(); begin += kWeightBlock) {
-    const auto size = std::min(kWeightBlock, weights.size() - begin);
-    row.block_sums.push_back(block_sum(weights.subspan(begin, size)));
+  for (std::size_t begin = 0; begin < masses.size(); begin += kMassBlock) {
+    const auto size = std::min(kMassBlock, masses.size() - begin);
+    row.block_sums.push_back(block_sum(masses.subspan(begin, size)));
     total += row.block_sums.back();
   }
-  for (std::size_t i = 0; i < weights.size(); ++i) {
-    row.probabilities[i] = static_cast<float>(static_cast<double>(weights[i]) / total);
+  for (std::size_t i = 0; i < masses.size(); ++i) {
+    row.probabilities[i] = static_cast<float>(static_cast<double>(masses[i]) / total);
     row.kept += row.logits[i] > kDropped ? 1 : 0;
   }
 }
@@ -161,7 +161,7 @@ inline SortedRow sort_row(std::span<const float> logits, const SamplingOptions& 
   }
   for (const double logit : row.logits) {
     const auto below = static_cast<float>(logit - largest);
-    row.weights.push_back(exp_nonpositive(below / options.temperature));
+    row.masses.push_back(exp_nonpositive(below / options.temperature));
   }
   if (options.top_k > 0) {
     sorting::keep_top_k(options.top_k, row);
@@ -169,8 +169,8 @@ inline SortedRow sort_row(std::span<const float> logits, const SamplingOptions& 
   if (options.top_p < 1.0F) {
     sorting::keep_top_p(options.top_p, row);
   }
-  for (std::size_t i = 0; i < row.weights.size(); ++i) {
-    if (row.weights[i] < options.min_p) {
+  for (std::size_t i = 0; i < row.masses.size(); ++i) {
+    if (row.masses[i] < options.min_p) {
       sorting::drop(i, row);
     }
   }
@@ -180,7 +180,7 @@ inline SortedRow sort_row(std::span<const float> logits, const SamplingOptions& 
 
 /// Returns the token that `uniform` chooses. Requires a row that is not refused.
 inline std::int32_t sample_sorted(const SortedRow& row, double uniform) {
-  return row.greedy >= 0 ? row.greedy : sample_by_weight(row.weights, row.block_sums, uniform);
+  return row.greedy >= 0 ? row.greedy : sample_by_mass(row.masses, row.block_sums, uniform);
 }
 
 }  // namespace tidemill::engines

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engines/sampling/weight_kernels.hpp"
+#include "engines/sampling/mass_kernels.hpp"
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <limits>
 
-#include "engines/sampling/choose_by_weight.hpp"
+#include "engines/sampling/choose_by_mass.hpp"
 
 namespace tidemill::engines {
 namespace {
@@ -21,51 +21,51 @@ Largest largest_of(const float* logits, std::size_t count) {
   return {static_cast<double>(largest), has_nan};
 }
 
-void weigh(const float* logits, std::size_t count, double largest, float temperature,
-           float* weights) {
+void compute_masses(const float* logits, std::size_t count, double largest, float temperature,
+                    float* masses) {
   for (std::size_t i = 0; i < count; ++i) {
     const auto below = static_cast<float>(static_cast<double>(logits[i]) - largest);
-    weights[i] = exp_nonpositive(below / temperature);
+    masses[i] = exp_nonpositive(below / temperature);
   }
 }
 
-double sum(const float* weights, std::size_t count) {
-  std::array<double, kWeightLanes> lanes{};
-  const std::size_t whole = count / kWeightLanes * kWeightLanes;
+double sum(const float* masses, std::size_t count) {
+  std::array<double, kMassLanes> lanes{};
+  const std::size_t whole = count / kMassLanes * kMassLanes;
   for (std::size_t i = 0; i < whole; ++i) {
-    lanes[i % kWeightLanes] += static_cast<double>(weights[i]);
+    lanes[i % kMassLanes] += static_cast<double>(masses[i]);
   }
   double total = 0.0;
   for (const double lane : lanes) {
     total += lane;
   }
   for (std::size_t i = whole; i < count; ++i) {
-    total += static_cast<double>(weights[i]);
+    total += static_cast<double>(masses[i]);
   }
   return total;
 }
 
-std::uint64_t units(const float* weights, std::size_t count, int bits) {
+std::uint64_t fixed_point_sum(const float* masses, std::size_t count, int bits) {
   std::uint64_t total = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    total += weight_units(weights[i], bits);
+    total += fixed_point_mass(masses[i], bits);
   }
   return total;
 }
 
-std::size_t find(const float* weights, std::size_t count, float least, std::int32_t* found) {
+std::size_t find(const float* masses, std::size_t count, float least, std::int32_t* found) {
   std::size_t size = 0;
   for (std::size_t i = 0; i < count; ++i) {
     found[size] = static_cast<std::int32_t>(i);
-    size += weights[i] >= least ? 1 : 0;
+    size += masses[i] >= least ? 1 : 0;
   }
   return size;
 }
 
 }  // namespace
 
-const WeightKernels& portable_weight_kernels() noexcept {
-  static constexpr WeightKernels kKernels{largest_of, weigh, sum, units, find};
+const MassKernels& portable_mass_kernels() noexcept {
+  static constexpr MassKernels kKernels{largest_of, compute_masses, sum, fixed_point_sum, find};
   return kKernels;
 }
 
@@ -92,31 +92,31 @@ float exp_nonpositive(float x) noexcept {
   return x < -87.0F ? 0.0F : scaled;
 }
 
-int unit_bits(std::size_t vocabulary) noexcept {
+int fixed_point_bits(std::size_t vocabulary) noexcept {
   return std::min(51, 62 - static_cast<int>(std::bit_width(vocabulary)));
 }
 
-std::uint64_t weight_units(float weight, int bits) noexcept {
+std::uint64_t fixed_point_mass(float mass, int bits) noexcept {
   // Adding 2^52 to a number below it rounds to an integer, which is then in the low bits.
   constexpr double kRounder = 0x1p52;
   const auto scale = std::bit_cast<double>(static_cast<std::uint64_t>(1023 + bits) << 52U);
-  const double rounded = static_cast<double>(weight) * scale + kRounder;
+  const double rounded = static_cast<double>(mass) * scale + kRounder;
   return std::bit_cast<std::uint64_t>(rounded) - std::bit_cast<std::uint64_t>(kRounder);
 }
 
-std::int32_t sample_by_weight(std::span<const float> weights, std::span<const double> block_sums,
-                              double uniform) noexcept {
+std::int32_t sample_by_mass(std::span<const float> masses, std::span<const double> block_sums,
+                            double uniform) noexcept {
   double total = 0.0;
   for (const double sum_of_block : block_sums) {
     total += sum_of_block;
   }
   double left = uniform * total;
   const std::size_t begin =
-      kWeightBlock * choose_by_weight(
-                         block_sums.size(), [&](std::size_t b) { return block_sums[b]; }, left);
-  const std::size_t end = std::min(begin + kWeightBlock, weights.size());
-  const std::size_t offset = choose_by_weight(
-      end - begin, [&](std::size_t i) { return static_cast<double>(weights[begin + i]); }, left);
+      kMassBlock * choose_by_mass(
+                       block_sums.size(), [&](std::size_t b) { return block_sums[b]; }, left);
+  const std::size_t end = std::min(begin + kMassBlock, masses.size());
+  const std::size_t offset = choose_by_mass(
+      end - begin, [&](std::size_t i) { return static_cast<double>(masses[begin + i]); }, left);
   return static_cast<std::int32_t>(begin + offset);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engines/sampling/weight_kernels.hpp"
+#include "engines/sampling/mass_kernels.hpp"
 
 #include <cmath>
 #include <limits>
@@ -33,7 +33,7 @@ TEST(ExpNonpositive, IsExactAtTheEndsAndPropagatesNan) {
 }
 
 // The kernels compute the difference in single precision if the largest logit is a float.
-TEST(WeightKernels, ADifferenceOfFloatsRoundsToTheSameFloatInBothPrecisions) {
+TEST(MassKernels, ADifferenceOfFloatsRoundsToTheSameFloatInBothPrecisions) {
   RandomStream random(2);
   std::vector<float> logits(5000);
   for (float& logit : logits) {  // magnitudes from 1e-6 to 1e6, so that the subtraction rounds
@@ -45,60 +45,60 @@ TEST(WeightKernels, ADifferenceOfFloatsRoundsToTheSameFloatInBothPrecisions) {
   }
 }
 
-TEST(WeightUnits, RoundToTheNearestUnitAndHaveRoomForTheVocabulary) {
-  EXPECT_EQ(unit_bits(151936), 44);
-  EXPECT_EQ(unit_bits(1), 51);
+TEST(FixedPointMass, RoundsToNearestAndHasRoomForTheVocabulary) {
+  EXPECT_EQ(fixed_point_bits(151936), 44);
+  EXPECT_EQ(fixed_point_bits(1), 51);
   for (const std::size_t vocabulary : {1UL, 2UL, 1000UL, 151936UL, 1UL << 20U, (1UL << 31U) - 1}) {
-    const int bits = unit_bits(vocabulary);
+    const int bits = fixed_point_bits(vocabulary);
     EXPECT_LE(static_cast<double>(vocabulary) * std::ldexp(1.0, bits), 0x1p62);
-    EXPECT_EQ(weight_units(1.0F, bits), std::uint64_t{1} << static_cast<unsigned>(bits));
-    EXPECT_EQ(weight_units(0.0F, bits), 0U);
+    EXPECT_EQ(fixed_point_mass(1.0F, bits), std::uint64_t{1} << static_cast<unsigned>(bits));
+    EXPECT_EQ(fixed_point_mass(0.0F, bits), 0U);
     RandomStream random(vocabulary);
     for (int i = 0; i < 1000; ++i) {
-      const auto weight = static_cast<float>(std::exp(-60.0 * random.uniform()));
+      const auto mass = static_cast<float>(std::exp(-60.0 * random.uniform()));
       EXPECT_EQ(
-          weight_units(weight, bits),
-          static_cast<std::uint64_t>(std::llrint(std::ldexp(static_cast<double>(weight), bits))));
+          fixed_point_mass(mass, bits),
+          static_cast<std::uint64_t>(std::llrint(std::ldexp(static_cast<double>(mass), bits))));
     }
   }
-  EXPECT_EQ(weight_units(std::ldexp(0.5F, -44), 44), 0U) << "ties to even";
-  EXPECT_EQ(weight_units(std::ldexp(1.5F, -44), 44), 2U);
+  EXPECT_EQ(fixed_point_mass(std::ldexp(0.5F, -44), 44), 0U) << "ties to even";
+  EXPECT_EQ(fixed_point_mass(std::ldexp(1.5F, -44), 44), 2U);
 }
 
-TEST(SampleByWeight, InvertsTheCumulativeMassAcrossBlocks) {
-  std::vector<float> weights(3 * kWeightBlock, 0.0F);
-  weights[5] = 1.0F;
-  weights[kWeightBlock + 7] = 2.0F;
-  weights[2 * kWeightBlock + 9] = 1.0F;
+TEST(SampleByMass, InvertsTheCumulativeMassAcrossBlocks) {
+  std::vector<float> masses(3 * kMassBlock, 0.0F);
+  masses[5] = 1.0F;
+  masses[kMassBlock + 7] = 2.0F;
+  masses[2 * kMassBlock + 9] = 1.0F;
   const std::vector<double> sums = {1.0, 2.0, 1.0};
   const auto token = [&](double uniform) {
-    return static_cast<std::size_t>(sample_by_weight(weights, sums, uniform));
+    return static_cast<std::size_t>(sample_by_mass(masses, sums, uniform));
   };
   EXPECT_EQ(token(0.0), 5U);
   EXPECT_EQ(token(0.2499), 5U);
-  EXPECT_EQ(token(0.25), kWeightBlock + 7);
-  EXPECT_EQ(token(0.7499), kWeightBlock + 7);
-  EXPECT_EQ(token(0.75), 2 * kWeightBlock + 9);
-  EXPECT_EQ(token(std::nextafter(1.0, 0.0)), 2 * kWeightBlock + 9);
+  EXPECT_EQ(token(0.25), kMassBlock + 7);
+  EXPECT_EQ(token(0.7499), kMassBlock + 7);
+  EXPECT_EQ(token(0.75), 2 * kMassBlock + 9);
+  EXPECT_EQ(token(std::nextafter(1.0, 0.0)), 2 * kMassBlock + 9);
 }
 
 // A number at the end of a token's mass chooses the next token, and tokens without mass are never
 // chosen.
-TEST(SampleByWeight, ANumberBetweenTwoTokensChoosesTheSecond) {
-  const std::vector<float> weights = {0.0F, 1.0F, 0.0F, 1.0F, 2.0F, 0.0F};
+TEST(SampleByMass, ANumberBetweenTwoTokensChoosesTheSecond) {
+  const std::vector<float> masses = {0.0F, 1.0F, 0.0F, 1.0F, 2.0F, 0.0F};
   const std::vector<double> sums = {4.0};
-  EXPECT_EQ(sample_by_weight(weights, sums, 0.0), 1);
-  EXPECT_EQ(sample_by_weight(weights, sums, std::nextafter(0.25, 0.0)), 1);
-  EXPECT_EQ(sample_by_weight(weights, sums, 0.25), 3);
-  EXPECT_EQ(sample_by_weight(weights, sums, std::nextafter(0.5, 0.0)), 3);
-  EXPECT_EQ(sample_by_weight(weights, sums, 0.5), 4);
-  EXPECT_EQ(sample_by_weight(weights, sums, std::nextafter(1.0, 0.0)), 4);
+  EXPECT_EQ(sample_by_mass(masses, sums, 0.0), 1);
+  EXPECT_EQ(sample_by_mass(masses, sums, std::nextafter(0.25, 0.0)), 1);
+  EXPECT_EQ(sample_by_mass(masses, sums, 0.25), 3);
+  EXPECT_EQ(sample_by_mass(masses, sums, std::nextafter(0.5, 0.0)), 3);
+  EXPECT_EQ(sample_by_mass(masses, sums, 0.5), 4);
+  EXPECT_EQ(sample_by_mass(masses, sums, std::nextafter(1.0, 0.0)), 4);
 }
 
 // Rounding may carry the product of the number and the sum up to the sum itself.
-TEST(SampleByWeight, ANumberAtTheEndChoosesTheLastTokenWithMass) {
-  const std::vector<float> weights = {1.0F, 0.0F, 2.0F, 0.0F};
-  EXPECT_EQ(sample_by_weight(weights, std::vector<double>{3.0}, 1.0), 2);
+TEST(SampleByMass, ANumberAtTheEndChoosesTheLastTokenWithMass) {
+  const std::vector<float> masses = {1.0F, 0.0F, 2.0F, 0.0F};
+  EXPECT_EQ(sample_by_mass(masses, std::vector<double>{3.0}, 1.0), 2);
 }
 
 }  // namespace
