@@ -44,8 +44,7 @@ std::optional<std::size_t> DeviceRoster::find(const std::string& name) const {
 }
 
 bool DeviceRoster::any_loading() const {
-  return std::ranges::any_of(
-      devices_, [](const Device& device) { return device.loading && loads(device.status); });
+  return std::ranges::any_of(devices_, [](const Device& device) { return device.load != 0; });
 }
 
 // The version with which a device joins. In a fixed order, the devices in use serve it, or all of
@@ -68,10 +67,10 @@ std::vector<DueLoad> DeviceRoster::begin_loads(const std::function<bool(std::uin
   const std::uint64_t first = joining_step();
   for (std::size_t i = 0; i < devices_.size(); ++i) {
     Device& device = devices_[i];
-    if (device.status.state == DeviceState::kJoining && !device.loading) {
+    if (device.status.state == DeviceState::kJoining && device.load == 0) {
       device.status.loading_step = first;
-      device.loading = true;
-      due.push_back({i, first});
+      device.load = ++last_load_;
+      due.push_back({i, first, device.load});
     }
   }
   std::uint64_t next = newest_;
@@ -83,27 +82,26 @@ std::vector<DueLoad> DeviceRoster::begin_loads(const std::function<bool(std::uin
   }
   for (std::size_t i = 0; i < devices_.size(); ++i) {
     Device& device = devices_[i];
-    if (in_use(device.status) && !device.loading && device.status.serving_step < next) {
+    if (in_use(device.status) && device.load == 0 && device.status.serving_step < next) {
       device.status.loading_step = next;
-      device.loading = true;
-      due.push_back({i, next});
+      device.load = ++last_load_;
+      due.push_back({i, next, device.load});
     }
   }
   std::ranges::sort(due, {}, &DueLoad::device);
   return due;
 }
 
-bool DeviceRoster::end_load(std::size_t device, bool accepted) {
-  Device& ended = devices_.at(device);
-  ended.loading = false;
-  if (!accepted || !loads(ended.status)) {
-    ended.status.loading_step = ended.status.serving_step;
+bool DeviceRoster::end_load(const DueLoad& load) {
+  if (!awaits(load)) {
     return false;
   }
-  const bool joined = ended.status.state == DeviceState::kJoining;
-  ended.status.serving_step = ended.status.loading_step;
+  Device& device = devices_[load.device];
+  device.load = 0;
+  device.status.serving_step = device.status.loading_step;
+  const bool joined = device.status.state == DeviceState::kJoining;
   if (joined) {
-    ended.status.state = DeviceState::kServing;
+    device.status.state = DeviceState::kServing;
   }
   serving_ = serving_step();
   return joined;
@@ -129,9 +127,6 @@ Result<std::size_t> DeviceRoster::join(const std::string& name) {
   }
   if (device.status.state != DeviceState::kLeft) {
     return invalid_argument(name + ": a device of this name is in the run");
-  }
-  if (device.loading) {
-    return Status(Errc::kUnavailable, name + " has left, but its last load has not ended");
   }
   device.status = joining;
   return *known;
@@ -159,23 +154,26 @@ Result<std::size_t> DeviceRoster::leave(const std::string& name) {
 }
 
 bool DeviceRoster::end_leave(std::size_t device) {
-  DeviceStatus& left = devices_.at(device).status;
-  if (left.state != DeviceState::kLeaving) {
+  Device& left = devices_.at(device);
+  if (left.status.state != DeviceState::kLeaving) {
     return false;
   }
-  left.state = DeviceState::kLeft;
+  left.status.state = DeviceState::kLeft;
+  left.status.loading_step = left.status.serving_step;
+  left.load = 0;
   serving_ = serving_step();
   return true;
 }
 
 bool DeviceRoster::quarantine(std::size_t device, std::string reason) {
-  DeviceStatus& failed = devices_.at(device).status;
-  if (!loads(failed)) {
+  Device& failed = devices_.at(device);
+  if (!loads(failed.status)) {
     return false;
   }
-  failed.state = DeviceState::kQuarantined;
-  failed.quarantine = reason.empty() ? "no reason given" : std::move(reason);
-  failed.loading_step = failed.serving_step;
+  failed.status.state = DeviceState::kQuarantined;
+  failed.status.quarantine = reason.empty() ? "no reason given" : std::move(reason);
+  failed.status.loading_step = failed.status.serving_step;
+  failed.load = 0;
   serving_ = serving_step();
   return true;
 }

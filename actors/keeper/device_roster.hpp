@@ -48,6 +48,7 @@ inline constexpr std::size_t kMaxDevices = 256;
 struct DueLoad {
   std::size_t device = 0;  // index
   std::uint64_t step = 0;
+  std::uint64_t number = 0;  // of the load, counted from 1 over all devices
 };
 
 /// Tracks the versions of the devices of one incarnation. A value.
@@ -66,10 +67,15 @@ public:
   [[nodiscard]] std::vector<DueLoad> begin_loads(
       const std::function<bool(std::uint64_t)>& may_load);
 
-  /// The load that `begin_loads` named for the device at this index has ended, and the device has
-  /// accepted the version if `accepted` says so. A device that has left or is quarantined keeps its
-  /// state. Returns whether the device has joined with this load.
-  bool end_load(std::size_t device, bool accepted = true);
+  /// Returns whether the roster waits for this load of `begin_loads`. It does not if the load has
+  /// ended, or if its device has left or been quarantined since the load began.
+  [[nodiscard]] bool awaits(const DueLoad& load) const {
+    return devices_.at(load.device).load == load.number;
+  }
+
+  /// The device has accepted the version of this load. Ignored unless `awaits(load)`. Returns
+  /// whether the device has joined with this load. A load that fails ends by `quarantine`.
+  bool end_load(const DueLoad& load);
 
   /// Adds a device, which loads a version before it serves. Returns its index. A device that has
   /// left may join again, and has the same index.
@@ -104,7 +110,7 @@ public:
 private:
   struct Device {
     DeviceStatus status;
-    bool loading = false;  // `begin_loads` has named a load that has not ended
+    std::uint64_t load = 0;  // number of the load that the roster waits for; 0: none
   };
 
   [[nodiscard]] std::optional<std::size_t> find(const std::string& name) const;
@@ -112,8 +118,9 @@ private:
   [[nodiscard]] std::uint64_t joining_step() const;
 
   GenerationOrder order_ = GenerationOrder::kFree;
-  std::uint64_t newest_ = 0;   // published
-  std::uint64_t serving_ = 0;  // `serving_step`, once no device is in use
+  std::uint64_t newest_ = 0;     // published
+  std::uint64_t serving_ = 0;    // `serving_step`, once no device is in use
+  std::uint64_t last_load_ = 0;  // number
   std::vector<Device> devices_;
 };
 

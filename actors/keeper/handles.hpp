@@ -24,9 +24,8 @@ using RosterActor = caf::typed_actor<
     // switching, those that they switch to. Then the router begins to send it requests, and the
     // roster replies. Until then, a fixed order loads no other version into any device.
     // Fails with `kInvalidArgument` if the name is empty or belongs to another device of the run;
-    // `kUnavailable` if the device is quarantined, or if it has left and its last load has not
-    // ended; `kResourceExhausted` if the run has had `kMaxDevices` devices; and with the failure of
-    // the load, which quarantines the device.
+    // `kUnavailable` if the device is quarantined; `kResourceExhausted` if the run has had
+    // `kMaxDevices` devices; and with the failure of the load, which quarantines the device.
     caf::replies_to<atom::join, DeviceJoin>::with<DeviceStatus>,
     // Removes the device of this name. The router sends it no more requests. Replies once those
     // that it had have ended, or have been given up after `kLeaveDeadline`. Fails with `kNotFound`

@@ -199,16 +199,18 @@ void load(Self self, const DueLoad& due) {
   self->request(state.devices[due.device].actor, kLoadDeadline, atom::load_v,
                 state.weights.at(due.step))
       .then(
-          [self, device = due.device](const PolicyVersion&) {
-            if (self->state.roster.end_load(device)) {
-              let_serve(self, device);
+          [self, due](const PolicyVersion&) {
+            if (self->state.roster.end_load(due)) {
+              let_serve(self, due.device);
             }
             reply_to_serving_waits(self);
             load_due(self);
           },
-          [self, device = due.device](const caf::error& error) {
-            self->state.roster.end_load(device, /*accepted=*/false);
-            quarantine(self, device, from_caf_error(error).with_context("loading new weights"));
+          [self, due](const caf::error& error) {
+            if (self->state.roster.awaits(due)) {
+              quarantine(self, due.device,
+                         from_caf_error(error).with_context("loading new weights"));
+            }
           });
 }
 

@@ -523,6 +523,25 @@ TEST_F(KeeperTest, ADeviceThatLeavesEndsItsRequestsAndMayComeBack) {
   EXPECT_EQ(log_, (std::vector<std::string>{"device-1 has left", "device-1 has joined"}));
 }
 
+// The load that the device had taken gets no reply.
+TEST_F(KeeperTest, ADeviceThatEndsAfterItHasLeftMayComeBackAtOnce) {
+  const auto other = std::make_shared<FakeDevice>();
+  start_with({other});
+  publish(1);
+  EXPECT_TRUE(leave("device-1").ok());
+  kill(other_handles_.at(0));
+  load();
+  advance(4min);
+  const auto again = std::make_shared<FakeDevice>();
+  const auto joined = join("device-1", again);
+  ASSERT_EQ(again->loads.size(), 1U);
+  advance(2min);
+  EXPECT_FALSE(joined.arrived()) << "the deadline of the first load says nothing about this one";
+  EXPECT_EQ(load(*again).step, 1U);
+  EXPECT_TRUE(joined.ok());
+  EXPECT_EQ(status().devices.at(1).state, DeviceState::kServing);
+}
+
 TEST_F(KeeperTest, ADeviceThatDoesNotEndItsRequestsLeavesAfterTheDeadline) {
   const auto other = std::make_shared<FakeDevice>();
   start_with({other});
