@@ -47,6 +47,12 @@ bool DeviceRoster::any_loading() const {
   return std::ranges::any_of(devices_, [](const Device& device) { return device.load != 0; });
 }
 
+bool DeviceRoster::any_switching() const {
+  return std::ranges::any_of(devices_, [](const Device& device) {
+    return device.load != 0 && device.status.state != DeviceState::kJoining;
+  });
+}
+
 // The version with which a device joins. In a fixed order, the devices in use serve it, or all of
 // them are switching to it, so every row that older steps must generate is finished.
 std::uint64_t DeviceRoster::joining_step() const {
@@ -64,31 +70,28 @@ std::uint64_t DeviceRoster::joining_step() const {
 
 std::vector<DueLoad> DeviceRoster::begin_loads(const std::function<bool(std::uint64_t)>& may_load) {
   std::vector<DueLoad> due;
-  const std::uint64_t first = joining_step();
-  for (std::size_t i = 0; i < devices_.size(); ++i) {
-    Device& device = devices_[i];
-    if (device.status.state == DeviceState::kJoining && device.load == 0) {
-      device.status.loading_step = first;
-      device.load = ++last_load_;
-      due.push_back({i, first, device.load});
-    }
-  }
+  std::uint64_t first = joining_step();
   std::uint64_t next = newest_;
   if (order_ == GenerationOrder::kFixed) {
     next = std::min(serving_step() + 1, newest_);
-    if (any_loading() || next == serving_step() || !may_load(next)) {
-      return due;
+    if (next == serving_step() || !may_load(next)) {
+      next = serving_step();
+    } else if (!any_loading()) {
+      first = next;
+    } else if (!any_switching()) {
+      return due;  // first loads hold the version up: another one would prolong that
     }
   }
   for (std::size_t i = 0; i < devices_.size(); ++i) {
     Device& device = devices_[i];
-    if (in_use(device.status) && device.load == 0 && device.status.serving_step < next) {
-      device.status.loading_step = next;
+    const bool joins = device.status.state == DeviceState::kJoining;
+    const bool switches = in_use(device.status) && device.status.serving_step < next;
+    if (device.load == 0 && (joins || switches)) {
+      device.status.loading_step = joins ? first : next;
       device.load = ++last_load_;
-      due.push_back({i, next, device.load});
+      due.push_back({i, device.status.loading_step, device.load});
     }
   }
-  std::ranges::sort(due, {}, &DueLoad::device);
   return due;
 }
 

@@ -4,7 +4,7 @@
 // Each device is in one of these states:
 //
 //   (new), left      -> joining      it has asked to join
-//   joining          -> serving      it has accepted its first version
+//   joining          -> serving      it has accepted its first version, which `begin_loads` named
 //   serving          -> switching    `begin_loads` names a version for it
 //   switching        -> serving      it has accepted the version
 //   serving          -> leaving      it shall leave, and other devices serve
@@ -37,7 +37,8 @@ enum class GenerationOrder : std::uint8_t {
   /// Version k - max_staleness generates all of batch k: the weights of step s are loaded once
   /// every row that older steps must generate is finished, by all devices together, and after all
   /// of them have accepted the version before. A device that joins is one of them: its first load
-  /// delays the next version.
+  /// delays the next version. If that version is due, no further first load begins before it, and
+  /// devices that join load it together with the others.
   kFixed,
 };
 
@@ -115,6 +116,7 @@ private:
 
   [[nodiscard]] std::optional<std::size_t> find(const std::string& name) const;
   [[nodiscard]] bool any_loading() const;
+  [[nodiscard]] bool any_switching() const;
   [[nodiscard]] std::uint64_t joining_step() const;
 
   GenerationOrder order_ = GenerationOrder::kFree;

@@ -22,7 +22,8 @@ namespace tidemill::actors {
 using RosterActor = caf::typed_actor<
     // Adds a device to the run. It loads the weights that the other devices serve or, if these are
     // switching, those that they switch to. Then the router begins to send it requests, and the
-    // roster replies. Until then, a fixed order loads no other version into any device.
+    // roster replies. Until then, a fixed order loads no other version into any device. If the next
+    // version is due and only waits for such first loads, the device joins with that version.
     // Fails with `kInvalidArgument` if the name is empty or belongs to another device of the run;
     // `kUnavailable` if the device is quarantined; `kResourceExhausted` if the run has had
     // `kMaxDevices` devices; and with the failure of the load, which quarantines the device.

@@ -134,7 +134,7 @@ TEST(DeviceRoster, AFixedOrderWaitsForADeviceThatJoins) {
   roster.publish(6);
   EXPECT_EQ(roster.begin(false), Loads{});
   ASSERT_TRUE(roster.join("b").ok());
-  EXPECT_EQ(roster.begin(), (Loads{{1, 4}})) << "the version that the others serve";
+  EXPECT_EQ(roster.begin(false), (Loads{{1, 4}})) << "the version that the others serve";
   EXPECT_EQ(roster.begin(), Loads{}) << "the others wait";
   roster.end(1);
   EXPECT_EQ(roster.begin(), (Loads{{0, 5}, {1, 5}}));
@@ -146,6 +146,23 @@ TEST(DeviceRoster, AFixedOrderWaitsForADeviceThatJoins) {
   EXPECT_EQ(roster.begin(), Loads{});
   EXPECT_TRUE(roster.quarantine(2, "refused"));
   EXPECT_EQ(roster.begin(), (Loads{{0, 6}, {1, 6}})) << "nothing waits for a quarantined device";
+}
+
+TEST(DeviceRoster, InAFixedOrderAVersionThatIsDueWaitsOnlyForFirstLoadsThatHaveBegun) {
+  TestRoster roster(GenerationOrder::kFixed, 4, {"a"});
+  roster.publish(5);
+  ASSERT_TRUE(roster.join("b").ok());
+  EXPECT_EQ(roster.begin(false), (Loads{{1, 4}}));
+  ASSERT_TRUE(roster.join("c").ok());
+  EXPECT_EQ(roster.begin(false), (Loads{{2, 4}})) << "no version is due";
+  ASSERT_TRUE(roster.join("d").ok());
+  EXPECT_EQ(roster.begin(), Loads{}) << "version 5 is due";
+  roster.end(1);
+  EXPECT_EQ(roster.begin(), Loads{});
+  EXPECT_TRUE(roster.quarantine(2, "refused"));
+  EXPECT_EQ(roster.begin(), (Loads{{0, 5}, {1, 5}, {3, 5}}));
+  ASSERT_TRUE(roster.join("e").ok());
+  EXPECT_EQ(roster.begin(), (Loads{{4, 5}})) << "the devices are switching to version 5";
 }
 
 TEST(DeviceRoster, ADeviceThatLeavesGetsVersionsUntilItHasLeft) {

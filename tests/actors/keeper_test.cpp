@@ -464,6 +464,24 @@ TEST_F(KeeperTest, AFixedOrderWaitsForADeviceThatJoins) {
   EXPECT_EQ(load(*late).step, 1U);
 }
 
+TEST_F(KeeperTest, AFixedOrderLoadsADueVersionBeforeFurtherDevicesJoin) {
+  options_.generation_order = actors::GenerationOrder::kFixed;
+  start();
+  const auto first = std::make_shared<FakeDevice>();
+  const auto second = std::make_shared<FakeDevice>();
+  join("late", first);
+  admit(8);
+  record({4, 0, 0, 0});
+  publish(1);
+  const auto joined = join("late-2", second);
+  ASSERT_TRUE(second->loads.empty()) << "version 1 would have to wait for it";
+  EXPECT_EQ(load(*first).step, 0U);
+  EXPECT_EQ(load().step, 1U);
+  EXPECT_EQ(load(*second).step, 1U) << "it joins with the version that was due";
+  EXPECT_TRUE(joined.ok());
+  EXPECT_EQ(load(*first).step, 1U);
+}
+
 TEST_F(KeeperTest, AJoiningDeviceThatRefusesItsWeightsIsQuarantinedAndNothingElse) {
   options_.generation_order = actors::GenerationOrder::kFixed;
   start();
