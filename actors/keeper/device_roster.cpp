@@ -23,7 +23,7 @@ bool loads(const DeviceStatus& device) {
 
 DeviceRoster::DeviceRoster(GenerationOrder order, std::uint64_t step,
                            const std::vector<std::string>& names)
-    : order_(order), newest_(step), serving_(step) {
+    : order_(order), newest_(step), serving_(step), begun_(step) {
   for (const std::string& name : names) {
     devices_.push_back({{name, step, step, "", DeviceState::kServing}});
   }
@@ -53,24 +53,9 @@ bool DeviceRoster::any_switching() const {
   });
 }
 
-// The version with which a device joins. In a fixed order, the devices in use serve it, or all of
-// them are switching to it, so every row that older steps must generate is finished.
-std::uint64_t DeviceRoster::joining_step() const {
-  if (order_ == GenerationOrder::kFree) {
-    return newest_;
-  }
-  std::uint64_t step = serving_;
-  for (const Device& device : devices_) {
-    if (in_use(device.status)) {
-      step = std::max(step, device.status.loading_step);
-    }
-  }
-  return step;
-}
-
 std::vector<DueLoad> DeviceRoster::begin_loads(const std::function<bool(std::uint64_t)>& may_load) {
   std::vector<DueLoad> due;
-  std::uint64_t first = joining_step();
+  std::uint64_t first = oldest_needed();
   std::uint64_t next = newest_;
   if (order_ == GenerationOrder::kFixed) {
     next = std::min(serving_step() + 1, newest_);
@@ -89,6 +74,7 @@ std::vector<DueLoad> DeviceRoster::begin_loads(const std::function<bool(std::uin
     if (device.load == 0 && (joins || switches)) {
       device.status.loading_step = joins ? first : next;
       device.load = ++last_load_;
+      begun_ = std::max(begun_, device.status.loading_step);
       due.push_back({i, device.status.loading_step, device.load});
     }
   }
@@ -181,9 +167,9 @@ bool DeviceRoster::quarantine(std::size_t device, std::string reason) {
   return true;
 }
 
-std::size_t DeviceRoster::num_serving() const {
+std::size_t DeviceRoster::count(DeviceState state) const {
   return static_cast<std::size_t>(std::ranges::count_if(
-      devices_, [](const Device& device) { return device.status.state == DeviceState::kServing; }));
+      devices_, [state](const Device& device) { return device.status.state == state; }));
 }
 
 std::uint64_t DeviceRoster::serving_step() const {
@@ -199,15 +185,7 @@ std::uint64_t DeviceRoster::serving_step() const {
 }
 
 std::uint64_t DeviceRoster::oldest_needed() const {
-  std::uint64_t oldest = newest_;
-  if (order_ == GenerationOrder::kFixed) {
-    for (const Device& device : devices_) {
-      if (in_use(device.status)) {
-        oldest = std::min(oldest, device.status.loading_step);
-      }
-    }
-  }
-  return oldest;
+  return order_ == GenerationOrder::kFree ? newest_ : begun_;
 }
 
 std::vector<DeviceStatus> DeviceRoster::devices() const {

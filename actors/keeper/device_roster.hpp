@@ -95,13 +95,17 @@ public:
   bool quarantine(std::size_t device, std::string reason);
 
   /// Returns how many devices get requests.
-  [[nodiscard]] std::size_t num_serving() const;
+  [[nodiscard]] std::size_t num_serving() const { return count(DeviceState::kServing); }
+  /// Returns how many devices are about to get requests.
+  [[nodiscard]] std::size_t num_joining() const { return count(DeviceState::kJoining); }
   /// Returns the oldest version that a device which serves or leaves has accepted as its newest. It
   /// may still be ending responses of the version before. In a free order, a device that joins with
   /// an older version than the others serve makes it fall.
   [[nodiscard]] std::uint64_t serving_step() const;
-  /// Returns the smallest step that a device may still have to load, or that one which joins would
-  /// have to. The contents of older steps are no longer needed.
+  /// Returns the step with which a device would join now, which is also the smallest one that a
+  /// device may still have to load. The contents of older steps are no longer needed. In a fixed
+  /// order, the devices in use serve it, or all of them are switching to it, so every row that
+  /// older steps must generate is finished.
   [[nodiscard]] std::uint64_t oldest_needed() const;
   [[nodiscard]] const DeviceStatus& status(std::size_t device) const {
     return devices_.at(device).status;
@@ -117,11 +121,12 @@ private:
   [[nodiscard]] std::optional<std::size_t> find(const std::string& name) const;
   [[nodiscard]] bool any_loading() const;
   [[nodiscard]] bool any_switching() const;
-  [[nodiscard]] std::uint64_t joining_step() const;
+  [[nodiscard]] std::size_t count(DeviceState state) const;
 
   GenerationOrder order_ = GenerationOrder::kFree;
   std::uint64_t newest_ = 0;     // published
   std::uint64_t serving_ = 0;    // `serving_step`, once no device is in use
+  std::uint64_t begun_ = 0;      // the newest step that a device has begun to load
   std::uint64_t last_load_ = 0;  // number
   std::vector<Device> devices_;
 };

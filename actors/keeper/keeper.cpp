@@ -158,7 +158,8 @@ void settle(Self self, std::map<std::size_t, caf::typed_response_promise<DeviceS
 
 void load_due(Self self);
 
-// The device gets no more versions nor requests. Without any device the run cannot go on.
+// The device gets no more versions nor requests. If no other one serves, requests wait for one that
+// joins, which takes as long as its load may take. If none joins, the run cannot go on.
 void quarantine(Self self, std::size_t device, const Status& why) {
   auto& state = self->state;
   if (!state.roster.quarantine(device, why.message())) {
@@ -166,7 +167,8 @@ void quarantine(Self self, std::size_t device, const Status& why) {
   }
   settle(self, state.joins, device, why);
   settle(self, state.leaves, device, why);
-  if (state.roster.num_serving() == 0) {
+  const bool none_serves = state.roster.num_serving() == 0;
+  if (none_serves && state.roster.num_joining() == 0) {
     fail(self, why);
     return;
   }
@@ -175,7 +177,8 @@ void quarantine(Self self, std::size_t device, const Status& why) {
     state.log(name + " is quarantined: " + why.message());
   }
   if (state.router) {
-    self->send(state.router, atom::quarantine_v, QuarantinedDevice{name, why.message()});
+    self->send(state.router, atom::quarantine_v,
+               QuarantinedDevice{name, why.message(), none_serves});
   }
   reply_to_serving_waits(self);
   load_due(self);

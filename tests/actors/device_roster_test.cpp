@@ -110,6 +110,23 @@ TEST(DeviceRoster, WithoutADeviceTheServingStepStays) {
   EXPECT_EQ(roster.begin(), Loads{});
 }
 
+TEST(DeviceRoster, WithoutADeviceInUseAFixedOrderContinuesWithTheVersionThatHasBegun) {
+  TestRoster roster(GenerationOrder::kFixed, 4, {"a"});
+  roster.publish(5);
+  roster.publish(6);
+  EXPECT_EQ(roster.begin(), (Loads{{0, 5}}));
+  ASSERT_TRUE(roster.join("b").ok());
+  EXPECT_TRUE(roster.quarantine(0, "refused"));
+  EXPECT_EQ(roster.num_serving(), 0U);
+  EXPECT_EQ(roster.num_joining(), 1U);
+  EXPECT_EQ(roster.serving_step(), 4U);
+  EXPECT_EQ(roster.oldest_needed(), 5U);
+  EXPECT_EQ(roster.begin(), (Loads{{1, 5}}));
+  EXPECT_TRUE(roster.end(1));
+  EXPECT_EQ(roster.serving_step(), 5U);
+  EXPECT_EQ(roster.begin(), (Loads{{1, 6}}));
+}
+
 TEST(DeviceRoster, AFreeDeviceJoinsWithTheNewestVersion) {
   TestRoster roster(GenerationOrder::kFree, 0, {"a"});
   roster.publish(1);

@@ -584,6 +584,61 @@ TEST_F(KeeperTest, ADeviceThatEndsWhileItLeavesIsQuarantined) {
   EXPECT_EQ(status().devices.at(1).state, DeviceState::kQuarantined);
 }
 
+TEST_F(KeeperTest, TheRunWaitsForADeviceThatJoinsIfNoOtherOneServes) {
+  start();
+  const auto late = std::make_shared<FakeDevice>();
+  const auto joined = join("late", late);
+  publish(1);
+  const auto lost = generate(1);
+  take(device_->loads).fail({Errc::kCorruptData, "digest does not match"});
+  drain();
+  ASSERT_FALSE(exit_->has_value());
+  EXPECT_EQ(lost.status().code(), Errc::kUnavailable);
+  const auto waits = generate(2);
+  EXPECT_FALSE(waits.arrived());
+  EXPECT_EQ(load(*late).step, 0U);
+  EXPECT_TRUE(joined.ok());
+  EXPECT_EQ(late->generations.size(), 1U);
+  EXPECT_EQ(load(*late).step, 1U);
+  EXPECT_FALSE(waits.arrived());
+}
+
+TEST_F(KeeperTest, AFixedOrderKeepsTheWeightsForADeviceThatTheRunWaitsFor) {
+  options_.generation_order = actors::GenerationOrder::kFixed;
+  options_.max_staleness = 1;
+  start();
+  const auto late = std::make_shared<FakeDevice>();
+  join("late", late);
+  admit(8);
+  admit(8);
+  publish(1);
+  publish(2);
+  const auto served = ask<PolicyVersion>(keeper_, atom::waits_v, std::uint64_t{1});
+  kill(device_handle_);
+  EXPECT_EQ(load(*late).step, 0U);
+  ASSERT_TRUE(late->loads.empty());
+  EXPECT_FALSE(served.arrived());
+  record({8, 0, 0, 0});
+  EXPECT_EQ(load(*late).step, 1U);
+  EXPECT_TRUE(served.ok());
+}
+
+TEST_F(KeeperTest, ARunThatWaitsForADeviceEndsIfItDoesNotJoin) {
+  const auto other = std::make_shared<FakeDevice>();
+  start_with({other});
+  generate(1);
+  generate(2);
+  leave("device-1");
+  const auto late = std::make_shared<FakeDevice>();
+  const auto joined = join("late", late);
+  kill(device_handle_);
+  EXPECT_FALSE(exit_->has_value());
+  advance(6min);
+  EXPECT_EQ(joined.status().code(), Errc::kTimeout);
+  ASSERT_TRUE(exit_->has_value()) << "the device that is leaving does not serve again";
+  EXPECT_EQ((*exit_)->code(), Errc::kTimeout);
+}
+
 TEST_F(KeeperTest, OnlyDevicesJoin) {
   start();
   const auto nothing =
