@@ -31,8 +31,8 @@ using RosterActor = caf::typed_actor<
     // Removes the device of this name. The router sends it no more requests. Replies once those
     // that it had have ended, or have been given up after `kLeaveDeadline`. Fails with `kNotFound`
     // if the run has no such device; `kUnavailable` if it is joining or already leaving;
-    // `kInvalidArgument` if no other device would serve; and with the reason if it is quarantined
-    // before it has left.
+    // `kInvalidArgument` if the device trains or no other one would serve; and with the reason if
+    // it is quarantined before it has left.
     caf::replies_to<atom::leave, std::string>::with<DeviceStatus>>;
 
 /// Returns the request with which `device` joins a run.

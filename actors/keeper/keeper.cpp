@@ -27,6 +27,7 @@ struct KeeperState {
   KeeperState() = default;  // not an aggregate: CAF would build it from `self`
 
   std::vector<ServingDevice> devices;
+  std::string training_device;
   RouterActor router;
   std::function<void(const std::string&)> log;
   KeeperOptions options;
@@ -265,6 +266,9 @@ void end_leave(Self self, std::size_t device) {
 
 caf::result<DeviceStatus> leave(Self self, const std::string& name) {
   auto& state = self->state;
+  if (!name.empty() && name == state.training_device) {
+    return to_caf_error(invalid_argument(name + " trains: it cannot leave"));
+  }
   const auto index = state.roster.leave(name);
   if (!index.ok()) {
     return to_caf_error(index.status());
@@ -391,6 +395,7 @@ Result<AdmissionLedger> restored_ledger(const KeeperOptions& options) {
 KeeperActor::behavior_type keeper(Self self, const KeeperDeps& deps) {
   auto& state = self->state;
   state.devices = deps.devices;
+  state.training_device = deps.training_device;
   state.router = deps.router;
   state.log = deps.log;
   const KeeperOptions& options = deps.options;

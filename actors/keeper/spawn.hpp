@@ -42,6 +42,9 @@ struct KeeperDeps {
   std::function<void(const std::string&)> log;
   /// The weights that the devices serve, for those that join.
   engines::Snapshot weights;
+  /// The name of the device that trains, which cannot leave: it would hold the weights that it
+  /// served last until the run ends. Empty: none.
+  std::string training_device = {};
 };
 
 /// Spawns the version keeper. A device that ends, or that does not load new weights, is
