@@ -95,6 +95,7 @@ void on_lease(Self self, const LeaseReply& reply) {
             [self](const caf::error&) { try_again_later(self); });
 }
 
+// Asks for groups. A draining worker ends instead.
 void lease(Self self) {
   auto& deps = self->state.deps;
   if (self->state.draining) {
@@ -107,8 +108,16 @@ void lease(Self self) {
   request.max_units = deps.max_groups;
   request.wait = deps.lease_wait;
   self->request(deps.stream, deps.lease_wait + kReplyMargin, atom::lease_v, std::move(request))
-      .then([self](const LeaseReply& reply) { on_lease(self, reply); },
-            [self](const caf::error&) { try_again_later(self); });
+      .then(
+          [self](const LeaseReply& reply) {
+            if (self->state.draining) {
+              leave_rows(self, task_id(SampleTask::kAdvantage), reply.rows);
+              lease(self);
+              return;
+            }
+            on_lease(self, reply);
+          },
+          [self](const caf::error&) { try_again_later(self); });
 }
 
 AdvantageWorkerActor::behavior_type advantage_worker(Self self, AdvantageWorkerDeps deps) {

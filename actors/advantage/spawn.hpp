@@ -21,7 +21,8 @@ namespace tidemill::actors {
 using AdvantageWorkerActor = caf::typed_actor<
     // Asks for groups. The worker sends this to itself at the start and some time after a failure.
     caf::reacts_to<atom::wake>,
-    // Leases no more groups, and ends once it has decided about those that it holds.
+    // Leases no more groups, leaves those that it still gets, and ends once the stream has replied
+    // about those that it has decided about.
     caf::reacts_to<atom::drain>>;
 
 /// The values of a sample that an algorithm reads.

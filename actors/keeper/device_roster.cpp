@@ -23,7 +23,7 @@ bool loads(const DeviceStatus& device) {
 
 DeviceRoster::DeviceRoster(GenerationOrder order, std::uint64_t step,
                            const std::vector<std::string>& names)
-    : order_(order), newest_(step), serving_(step) {
+    : order_(order), newest_(step), serving_(step), begun_(step) {
   for (const std::string& name : names) {
     devices_.push_back({{name, step, step, "", DeviceState::kServing}});
   }
@@ -44,66 +44,53 @@ std::optional<std::size_t> DeviceRoster::find(const std::string& name) const {
 }
 
 bool DeviceRoster::any_loading() const {
-  return std::ranges::any_of(
-      devices_, [](const Device& device) { return device.loading && loads(device.status); });
+  return std::ranges::any_of(devices_, [](const Device& device) { return device.load != 0; });
 }
 
-// The version with which a device joins. In a fixed order, the devices in use serve it, or all of
-// them are switching to it, so every row that older steps must generate is finished.
-std::uint64_t DeviceRoster::joining_step() const {
-  if (order_ == GenerationOrder::kFree) {
-    return newest_;
-  }
-  std::uint64_t step = serving_;
-  for (const Device& device : devices_) {
-    if (in_use(device.status)) {
-      step = std::max(step, device.status.loading_step);
-    }
-  }
-  return step;
+bool DeviceRoster::any_switching() const {
+  return std::ranges::any_of(devices_, [](const Device& device) {
+    return device.load != 0 && device.status.state != DeviceState::kJoining;
+  });
 }
 
 std::vector<DueLoad> DeviceRoster::begin_loads(const std::function<bool(std::uint64_t)>& may_load) {
   std::vector<DueLoad> due;
-  const std::uint64_t first = joining_step();
-  for (std::size_t i = 0; i < devices_.size(); ++i) {
-    Device& device = devices_[i];
-    if (device.status.state == DeviceState::kJoining && !device.loading) {
-      device.status.loading_step = first;
-      device.loading = true;
-      due.push_back({i, first});
-    }
-  }
+  std::uint64_t first = oldest_needed();
   std::uint64_t next = newest_;
   if (order_ == GenerationOrder::kFixed) {
     next = std::min(serving_step() + 1, newest_);
-    if (any_loading() || next == serving_step() || !may_load(next)) {
-      return due;
+    if (next == serving_step() || !may_load(next)) {
+      next = serving_step();
+    } else if (!any_loading()) {
+      first = next;
+    } else if (!any_switching()) {
+      return due;  // first loads hold the version up: another one would prolong that
     }
   }
   for (std::size_t i = 0; i < devices_.size(); ++i) {
     Device& device = devices_[i];
-    if (in_use(device.status) && !device.loading && device.status.serving_step < next) {
-      device.status.loading_step = next;
-      device.loading = true;
-      due.push_back({i, next});
+    const bool joins = device.status.state == DeviceState::kJoining;
+    const bool switches = in_use(device.status) && device.status.serving_step < next;
+    if (device.load == 0 && (joins || switches)) {
+      device.status.loading_step = joins ? first : next;
+      device.load = ++last_load_;
+      begun_ = std::max(begun_, device.status.loading_step);
+      due.push_back({i, device.status.loading_step, device.load});
     }
   }
-  std::ranges::sort(due, {}, &DueLoad::device);
   return due;
 }
 
-bool DeviceRoster::end_load(std::size_t device, bool accepted) {
-  Device& ended = devices_.at(device);
-  ended.loading = false;
-  if (!accepted || !loads(ended.status)) {
-    ended.status.loading_step = ended.status.serving_step;
+bool DeviceRoster::end_load(const DueLoad& load) {
+  if (!awaits(load)) {
     return false;
   }
-  const bool joined = ended.status.state == DeviceState::kJoining;
-  ended.status.serving_step = ended.status.loading_step;
+  Device& device = devices_[load.device];
+  device.load = 0;
+  device.status.serving_step = device.status.loading_step;
+  const bool joined = device.status.state == DeviceState::kJoining;
   if (joined) {
-    ended.status.state = DeviceState::kServing;
+    device.status.state = DeviceState::kServing;
   }
   serving_ = serving_step();
   return joined;
@@ -129,9 +116,6 @@ Result<std::size_t> DeviceRoster::join(const std::string& name) {
   }
   if (device.status.state != DeviceState::kLeft) {
     return invalid_argument(name + ": a device of this name is in the run");
-  }
-  if (device.loading) {
-    return Status(Errc::kUnavailable, name + " has left, but its last load has not ended");
   }
   device.status = joining;
   return *known;
@@ -159,30 +143,33 @@ Result<std::size_t> DeviceRoster::leave(const std::string& name) {
 }
 
 bool DeviceRoster::end_leave(std::size_t device) {
-  DeviceStatus& left = devices_.at(device).status;
-  if (left.state != DeviceState::kLeaving) {
+  Device& left = devices_.at(device);
+  if (left.status.state != DeviceState::kLeaving) {
     return false;
   }
-  left.state = DeviceState::kLeft;
+  left.status.state = DeviceState::kLeft;
+  left.status.loading_step = left.status.serving_step;
+  left.load = 0;
   serving_ = serving_step();
   return true;
 }
 
 bool DeviceRoster::quarantine(std::size_t device, std::string reason) {
-  DeviceStatus& failed = devices_.at(device).status;
-  if (!loads(failed)) {
+  Device& failed = devices_.at(device);
+  if (!loads(failed.status)) {
     return false;
   }
-  failed.state = DeviceState::kQuarantined;
-  failed.quarantine = reason.empty() ? "no reason given" : std::move(reason);
-  failed.loading_step = failed.serving_step;
+  failed.status.state = DeviceState::kQuarantined;
+  failed.status.quarantine = reason.empty() ? "no reason given" : std::move(reason);
+  failed.status.loading_step = failed.status.serving_step;
+  failed.load = 0;
   serving_ = serving_step();
   return true;
 }
 
-std::size_t DeviceRoster::num_serving() const {
+std::size_t DeviceRoster::count(DeviceState state) const {
   return static_cast<std::size_t>(std::ranges::count_if(
-      devices_, [](const Device& device) { return device.status.state == DeviceState::kServing; }));
+      devices_, [state](const Device& device) { return device.status.state == state; }));
 }
 
 std::uint64_t DeviceRoster::serving_step() const {
@@ -198,15 +185,7 @@ std::uint64_t DeviceRoster::serving_step() const {
 }
 
 std::uint64_t DeviceRoster::oldest_needed() const {
-  std::uint64_t oldest = newest_;
-  if (order_ == GenerationOrder::kFixed) {
-    for (const Device& device : devices_) {
-      if (in_use(device.status)) {
-        oldest = std::min(oldest, device.status.loading_step);
-      }
-    }
-  }
-  return oldest;
+  return order_ == GenerationOrder::kFree ? newest_ : begun_;
 }
 
 std::vector<DeviceStatus> DeviceRoster::devices() const {

@@ -36,7 +36,8 @@ enum class GenerationOrder : std::uint8_t {
   /// Version k - max_staleness generates all of batch k. All devices load the weights of a step
   /// together, once they have accepted the version before and every row that older steps must
   /// generate is finished. This includes devices that are joining, so their first load delays the
-  /// next version.
+  /// next version. If that version is due, no further first load begins before it, and devices that
+  /// join load it together with the others.
   kFixed,
 };
 
@@ -47,6 +48,7 @@ inline constexpr std::size_t kMaxDevices = 256;
 struct DueLoad {
   std::size_t device = 0;  // index
   std::uint64_t step = 0;
+  std::uint64_t number = 0;  // of the load, counted from 1 over all devices
 };
 
 /// Tracks the versions of the devices of one incarnation. A value type.
@@ -65,10 +67,15 @@ public:
   [[nodiscard]] std::vector<DueLoad> begin_loads(
       const std::function<bool(std::uint64_t)>& may_load);
 
-  /// Records that the current load of a device has ended, and whether the device accepted the
-  /// version. A device that has left or is quarantined keeps its state. Returns whether this load
-  /// made a joining device serve.
-  bool end_load(std::size_t device, bool accepted = true);
+  /// Returns whether the roster waits for this load of `begin_loads`. It does not if the load has
+  /// ended, or if its device has left or been quarantined since the load began.
+  [[nodiscard]] bool awaits(const DueLoad& load) const {
+    return devices_.at(load.device).load == load.number;
+  }
+
+  /// Records that the device accepted the version of this load. Ignored unless `awaits(load)`.
+  /// Returns whether this load made a joining device serve. A load that fails ends by `quarantine`.
+  bool end_load(const DueLoad& load);
 
   /// Adds a device, which loads a version before it serves. Returns its index. A device that has
   /// left may join again, and has the same index.
@@ -88,13 +95,16 @@ public:
   bool quarantine(std::size_t device, std::string reason);
 
   /// Returns how many devices get requests.
-  [[nodiscard]] std::size_t num_serving() const;
+  [[nodiscard]] std::size_t num_serving() const { return count(DeviceState::kServing); }
+  /// Returns how many devices are joining.
+  [[nodiscard]] std::size_t num_joining() const { return count(DeviceState::kJoining); }
   /// Returns the smallest `DeviceStatus::serving_step` of the serving and leaving devices. Such a
   /// device may still be finishing responses of the version before. With `GenerationOrder::kFree`
   /// the result decreases if a device joins with an older version than the others serve.
   [[nodiscard]] std::uint64_t serving_step() const;
   /// Returns the smallest step that a device, present or joining later, may still have to load. The
-  /// weights of older steps are no longer needed.
+  /// weights of older steps are no longer needed. With `GenerationOrder::kFixed`, the devices in use
+  /// serve it or are switching to it, so every row that older steps must generate is finished.
   [[nodiscard]] std::uint64_t oldest_needed() const;
   [[nodiscard]] const DeviceStatus& status(std::size_t device) const {
     return devices_.at(device).status;
@@ -104,16 +114,19 @@ public:
 private:
   struct Device {
     DeviceStatus status;
-    bool loading = false;  // `begin_loads` has named a load that has not ended
+    std::uint64_t load = 0;  // number of the load that the roster waits for; 0: none
   };
 
   [[nodiscard]] std::optional<std::size_t> find(const std::string& name) const;
   [[nodiscard]] bool any_loading() const;
-  [[nodiscard]] std::uint64_t joining_step() const;
+  [[nodiscard]] bool any_switching() const;
+  [[nodiscard]] std::size_t count(DeviceState state) const;
 
   GenerationOrder order_ = GenerationOrder::kFree;
-  std::uint64_t newest_ = 0;   // published
-  std::uint64_t serving_ = 0;  // `serving_step`, once no device is in use
+  std::uint64_t newest_ = 0;     // published
+  std::uint64_t serving_ = 0;    // `serving_step`, once no device is in use
+  std::uint64_t begun_ = 0;      // the newest step that a device has begun to load
+  std::uint64_t last_load_ = 0;  // number
   std::vector<Device> devices_;
 };
 

@@ -22,17 +22,17 @@ namespace tidemill::actors {
 using RosterActor = caf::typed_actor<
     // Adds a device to the run. It loads the weights that the other devices serve or, if these are
     // switching, those that they switch to. Then the router begins to send it requests, and the
-    // roster replies. Until then, a fixed order loads no other version into any device.
+    // roster replies. Until then, a fixed order loads no other version into any device. If the next
+    // version is due and only waits for such first loads, the device joins with that version.
     // Fails with `kInvalidArgument` if the name is empty or belongs to another device of the run;
-    // `kUnavailable` if the device is quarantined, or if it has left and its last load has not
-    // ended; `kResourceExhausted` if the run has had `kMaxDevices` devices; and with the failure of
-    // the load, which quarantines the device.
+    // `kUnavailable` if the device is quarantined; `kResourceExhausted` if the run has had
+    // `kMaxDevices` devices; and with the failure of the load, which quarantines the device.
     caf::replies_to<atom::join, DeviceJoin>::with<DeviceStatus>,
     // Removes the device of this name. The router sends it no more requests. Replies once those
     // that it had have ended, or have been given up after `kLeaveDeadline`. Fails with `kNotFound`
     // if the run has no such device; `kUnavailable` if it is joining or already leaving;
-    // `kInvalidArgument` if no other device would serve; and with the reason if it is quarantined
-    // before it has left.
+    // `kInvalidArgument` if the device trains or no other one would serve; and with the reason if
+    // it is quarantined before it has left.
     caf::replies_to<atom::leave, std::string>::with<DeviceStatus>>;
 
 /// Returns the request with which `device` joins a run.

@@ -27,6 +27,7 @@ struct KeeperState {
   KeeperState() = default;  // not an aggregate: CAF would build it from `self`
 
   std::vector<ServingDevice> devices;
+  std::string training_device;
   RouterActor router;
   std::function<void(const std::string&)> log;
   KeeperOptions options;
@@ -158,7 +159,8 @@ void settle(Self self, std::map<std::size_t, caf::typed_response_promise<DeviceS
 
 void load_due(Self self);
 
-// The device gets no more versions nor requests. Without any device the run cannot go on.
+// The device gets no more versions nor requests. If no other one serves, requests wait for one that
+// joins, which takes as long as its load may take. If none joins, the run cannot go on.
 void quarantine(Self self, std::size_t device, const Status& why) {
   auto& state = self->state;
   if (!state.roster.quarantine(device, why.message())) {
@@ -166,7 +168,8 @@ void quarantine(Self self, std::size_t device, const Status& why) {
   }
   settle(self, state.joins, device, why);
   settle(self, state.leaves, device, why);
-  if (state.roster.num_serving() == 0) {
+  const bool none_serves = state.roster.num_serving() == 0;
+  if (none_serves && state.roster.num_joining() == 0) {
     fail(self, why);
     return;
   }
@@ -175,7 +178,8 @@ void quarantine(Self self, std::size_t device, const Status& why) {
     state.log(name + " is quarantined: " + why.message());
   }
   if (state.router) {
-    self->send(state.router, atom::quarantine_v, QuarantinedDevice{name, why.message()});
+    self->send(state.router, atom::quarantine_v,
+               QuarantinedDevice{name, why.message(), none_serves});
   }
   reply_to_serving_waits(self);
   load_due(self);
@@ -199,16 +203,18 @@ void load(Self self, const DueLoad& due) {
   self->request(state.devices[due.device].actor, kLoadDeadline, atom::load_v,
                 state.weights.at(due.step))
       .then(
-          [self, device = due.device](const PolicyVersion&) {
-            if (self->state.roster.end_load(device)) {
-              let_serve(self, device);
+          [self, due](const PolicyVersion&) {
+            if (self->state.roster.end_load(due)) {
+              let_serve(self, due.device);
             }
             reply_to_serving_waits(self);
             load_due(self);
           },
-          [self, device = due.device](const caf::error& error) {
-            self->state.roster.end_load(device, /*accepted=*/false);
-            quarantine(self, device, from_caf_error(error).with_context("loading new weights"));
+          [self, due](const caf::error& error) {
+            if (self->state.roster.awaits(due)) {
+              quarantine(self, due.device,
+                         from_caf_error(error).with_context("loading new weights"));
+            }
           });
 }
 
@@ -260,6 +266,9 @@ void end_leave(Self self, std::size_t device) {
 
 caf::result<DeviceStatus> leave(Self self, const std::string& name) {
   auto& state = self->state;
+  if (!name.empty() && name == state.training_device) {
+    return to_caf_error(invalid_argument(name + " trains: it cannot leave"));
+  }
   const auto index = state.roster.leave(name);
   if (!index.ok()) {
     return to_caf_error(index.status());
@@ -386,6 +395,7 @@ Result<AdmissionLedger> restored_ledger(const KeeperOptions& options) {
 KeeperActor::behavior_type keeper(Self self, const KeeperDeps& deps) {
   auto& state = self->state;
   state.devices = deps.devices;
+  state.training_device = deps.training_device;
   state.router = deps.router;
   state.log = deps.log;
   const KeeperOptions& options = deps.options;

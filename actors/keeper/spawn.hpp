@@ -42,11 +42,14 @@ struct KeeperDeps {
   std::function<void(const std::string&)> log;
   /// The weights that the devices serve, for those that join.
   engines::Snapshot weights;
+  /// The name of the device that trains, which cannot leave: it would hold the weights that it
+  /// served last until the run ends. Empty: none.
+  std::string training_device = {};
 };
 
 /// Spawns the version keeper. A device that ends, or that does not load new weights, is
-/// quarantined. If no other device serves, the keeper exits with the failure as its exit reason. It
-/// does the same if a message contradicts its ledger.
+/// quarantined. If no other device serves or joins, the keeper exits with the failure as its exit
+/// reason, even if a device is still leaving. It does the same if a message contradicts its ledger.
 [[nodiscard]] KeeperActor spawn_keeper(caf::actor_system& system, KeeperDeps deps);
 
 }  // namespace tidemill::actors

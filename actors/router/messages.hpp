@@ -10,11 +10,12 @@ namespace tidemill::actors {
 struct QuarantinedDevice {
   std::string name;
   std::string reason;
+  bool await_join = false;  // no device serves, but one is joining: requests wait until it has
 };
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, QuarantinedDevice& x) {
-  return f(x.name, x.reason);
+  return f(x.name, x.reason, x.await_join);
 }
 
 }  // namespace tidemill::actors

@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include <caf/all.hpp>
 
@@ -26,6 +27,8 @@ struct RouterState {
   RouterDeps deps;
   RouteTable table;
   std::map<std::uint64_t, Promise> promises;  // by ticket
+  bool awaits_join = false;                   // no device serves, and requests wait for one
+  std::vector<std::pair<RolloutRequest, Promise>> waiting;  // oldest first
   // Requests to let a device leave, by its index, and how many requests it had then.
   std::multimap<std::size_t, std::pair<caf::typed_response_promise<std::uint64_t>, std::uint64_t>>
       leaves;
@@ -79,15 +82,15 @@ void settle(Self self, std::uint64_t ticket, Reply&& reply) {
   }
 }
 
-caf::result<RolloutResult> generate(Self self, RolloutRequest& request) {
+void pass_on(Self self, RolloutRequest& request, Promise promise) {
   auto& state = self->state;
   const auto route = state.table.begin(request.id);
   if (!route.ok()) {
-    return to_caf_error(route.status());
+    promise.deliver(to_caf_error(route.status()));
+    return;
   }
   const std::uint64_t ticket = route.value().ticket;
-  auto promise = self->make_response_promise<RolloutResult>();
-  state.promises.emplace(ticket, promise);
+  state.promises.emplace(ticket, std::move(promise));
   const auto handle =
       self->request(state.deps.devices[route.value().device].actor, state.deps.reply_deadline,
                     atom::generate_v, std::move(request));
@@ -97,11 +100,39 @@ caf::result<RolloutResult> generate(Self self, RolloutRequest& request) {
         settle(self, ticket, std::move(result));
       },
       [self, ticket](const caf::error& error) { settle(self, ticket, error); });
+}
+
+caf::result<RolloutResult> generate(Self self, RolloutRequest& request) {
+  auto& state = self->state;
+  auto promise = self->make_response_promise<RolloutResult>();
+  if (state.awaits_join &&
+      state.waiting.size() + state.table.num_pending() < state.deps.max_pending) {
+    state.waiting.emplace_back(std::move(request), promise);
+  } else {
+    pass_on(self, request, promise);
+  }
   return promise;
+}
+
+void pass_on_waiting(Self self) {
+  self->state.awaits_join = false;
+  for (auto& [request, promise] : std::exchange(self->state.waiting, {})) {
+    pass_on(self, request, std::move(promise));
+  }
 }
 
 void cancel(Self self, SampleId id) {
   auto& state = self->state;
+  std::erase_if(state.waiting, [id](auto& waits) {
+    if (waits.first.id != id) {
+      return false;
+    }
+    RolloutResult cancelled;
+    cancelled.id = id;
+    cancelled.finish_reason = engines::FinishReason::kCancelled;
+    waits.second.deliver(std::move(cancelled));
+    return true;
+  });
   if (const auto device = state.table.device_of(id); device.has_value()) {
     self->send(state.deps.devices[*device].actor, atom::cancel_v, id);
   }
@@ -131,6 +162,7 @@ void join(Self self, const DeviceJoin& request) {
     state.deps.devices.push_back(device);
   }
   self->monitor(device.actor);
+  pass_on_waiting(self);
 }
 
 caf::result<std::uint64_t> leave(Self self, const std::string& name) {
@@ -181,6 +213,7 @@ RouterActor::behavior_type router(Self self, RouterDeps deps) {
         if (const auto device = find_device(self->state, quarantined.name); device.has_value()) {
           remove(self, *device, quarantined.name + " is quarantined: " + quarantined.reason);
         }
+        self->state.awaits_join = self->state.awaits_join || quarantined.await_join;
       },
   };
 }

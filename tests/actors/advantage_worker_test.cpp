@@ -54,13 +54,25 @@ protected:
   std::shared_ptr<std::optional<Status>> exit_;
 };
 
-TEST_F(AdvantageWorkerTest, ADrainedWorkerDecidesAboutItsGroupsAndEnds) {
+TEST_F(AdvantageWorkerTest, ADrainedWorkerLeavesTheGroupsThatItStillGetsAndEnds) {
   caf::anon_send(worker_, atom::drain_v);
   drain();
   EXPECT_FALSE(exit_->has_value()) << "a request is on its way";
   lease({trainable_row(0, 0), trainable_row(1, 0)});
-  EXPECT_EQ(stream_->acks.size(), 1U);
+  EXPECT_TRUE(stream_->acks.empty());
   EXPECT_TRUE(stream_->leases.empty());
+  ASSERT_EQ(stream_->nacks.size(), 1U);
+  EXPECT_EQ(stream_->nacks[0].rows.size(), 2U);
+  EXPECT_EQ(stream_->nacks[0].release, storage::Release::kLeft);
+  ASSERT_TRUE(exit_->has_value());
+  EXPECT_TRUE((*exit_)->ok());
+}
+
+TEST_F(AdvantageWorkerTest, ADrainedWorkerEndsIfItGetsNoMoreGroups) {
+  caf::anon_send(worker_, atom::drain_v);
+  drain();
+  lease({}, /*ended=*/true);
+  EXPECT_TRUE(stream_->nacks.empty());
   ASSERT_TRUE(exit_->has_value());
   EXPECT_TRUE((*exit_)->ok());
 }

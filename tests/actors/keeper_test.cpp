@@ -464,6 +464,24 @@ TEST_F(KeeperTest, AFixedOrderWaitsForADeviceThatJoins) {
   EXPECT_EQ(load(*late).step, 1U);
 }
 
+TEST_F(KeeperTest, AFixedOrderLoadsADueVersionBeforeFurtherDevicesJoin) {
+  options_.generation_order = actors::GenerationOrder::kFixed;
+  start();
+  const auto first = std::make_shared<FakeDevice>();
+  const auto second = std::make_shared<FakeDevice>();
+  join("late", first);
+  admit(8);
+  record({4, 0, 0, 0});
+  publish(1);
+  const auto joined = join("late-2", second);
+  ASSERT_TRUE(second->loads.empty()) << "version 1 would have to wait for it";
+  EXPECT_EQ(load(*first).step, 0U);
+  EXPECT_EQ(load().step, 1U);
+  EXPECT_EQ(load(*second).step, 1U) << "it joins with the version that was due";
+  EXPECT_TRUE(joined.ok());
+  EXPECT_EQ(load(*first).step, 1U);
+}
+
 TEST_F(KeeperTest, AJoiningDeviceThatRefusesItsWeightsIsQuarantinedAndNothingElse) {
   options_.generation_order = actors::GenerationOrder::kFixed;
   start();
@@ -523,6 +541,25 @@ TEST_F(KeeperTest, ADeviceThatLeavesEndsItsRequestsAndMayComeBack) {
   EXPECT_EQ(log_, (std::vector<std::string>{"device-1 has left", "device-1 has joined"}));
 }
 
+// The load that the device had taken gets no reply.
+TEST_F(KeeperTest, ADeviceThatEndsAfterItHasLeftMayComeBackAtOnce) {
+  const auto other = std::make_shared<FakeDevice>();
+  start_with({other});
+  publish(1);
+  EXPECT_TRUE(leave("device-1").ok());
+  kill(other_handles_.at(0));
+  load();
+  advance(4min);
+  const auto again = std::make_shared<FakeDevice>();
+  const auto joined = join("device-1", again);
+  ASSERT_EQ(again->loads.size(), 1U);
+  advance(2min);
+  EXPECT_FALSE(joined.arrived()) << "the deadline of the first load says nothing about this one";
+  EXPECT_EQ(load(*again).step, 1U);
+  EXPECT_TRUE(joined.ok());
+  EXPECT_EQ(status().devices.at(1).state, DeviceState::kServing);
+}
+
 TEST_F(KeeperTest, ADeviceThatDoesNotEndItsRequestsLeavesAfterTheDeadline) {
   const auto other = std::make_shared<FakeDevice>();
   start_with({other});
@@ -545,6 +582,61 @@ TEST_F(KeeperTest, ADeviceThatEndsWhileItLeavesIsQuarantined) {
   EXPECT_EQ(left.status().code(), Errc::kUnavailable);
   EXPECT_EQ(left.count(), 1);
   EXPECT_EQ(status().devices.at(1).state, DeviceState::kQuarantined);
+}
+
+TEST_F(KeeperTest, TheRunWaitsForADeviceThatJoinsIfNoOtherOneServes) {
+  start();
+  const auto late = std::make_shared<FakeDevice>();
+  const auto joined = join("late", late);
+  publish(1);
+  const auto lost = generate(1);
+  take(device_->loads).fail({Errc::kCorruptData, "digest does not match"});
+  drain();
+  ASSERT_FALSE(exit_->has_value());
+  EXPECT_EQ(lost.status().code(), Errc::kUnavailable);
+  const auto waits = generate(2);
+  EXPECT_FALSE(waits.arrived());
+  EXPECT_EQ(load(*late).step, 0U);
+  EXPECT_TRUE(joined.ok());
+  EXPECT_EQ(late->generations.size(), 1U);
+  EXPECT_EQ(load(*late).step, 1U);
+  EXPECT_FALSE(waits.arrived());
+}
+
+TEST_F(KeeperTest, AFixedOrderKeepsTheWeightsForADeviceThatTheRunWaitsFor) {
+  options_.generation_order = actors::GenerationOrder::kFixed;
+  options_.max_staleness = 1;
+  start();
+  const auto late = std::make_shared<FakeDevice>();
+  join("late", late);
+  admit(8);
+  admit(8);
+  publish(1);
+  publish(2);
+  const auto served = ask<PolicyVersion>(keeper_, atom::waits_v, std::uint64_t{1});
+  kill(device_handle_);
+  EXPECT_EQ(load(*late).step, 0U);
+  ASSERT_TRUE(late->loads.empty());
+  EXPECT_FALSE(served.arrived());
+  record({8, 0, 0, 0});
+  EXPECT_EQ(load(*late).step, 1U);
+  EXPECT_TRUE(served.ok());
+}
+
+TEST_F(KeeperTest, ARunThatWaitsForADeviceEndsIfItDoesNotJoin) {
+  const auto other = std::make_shared<FakeDevice>();
+  start_with({other});
+  generate(1);
+  generate(2);
+  leave("device-1");
+  const auto late = std::make_shared<FakeDevice>();
+  const auto joined = join("late", late);
+  kill(device_handle_);
+  EXPECT_FALSE(exit_->has_value());
+  advance(6min);
+  EXPECT_EQ(joined.status().code(), Errc::kTimeout);
+  ASSERT_TRUE(exit_->has_value()) << "the device that is leaving does not serve again";
+  EXPECT_EQ((*exit_)->code(), Errc::kTimeout);
 }
 
 TEST_F(KeeperTest, OnlyDevicesJoin) {

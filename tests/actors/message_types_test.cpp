@@ -118,7 +118,7 @@ TIDEMILL_EXAMPLE(OptimizerState, {{{"m", some_tensor()}}});
 TIDEMILL_EXAMPLE(TrainingState, {some_snapshot(), {{{"m", some_tensor()}}}});
 TIDEMILL_EXAMPLE(AdapterRequest, {AdapterAction::kLoad, "tutor", "adapters/tutor", {1, 2, 3}});
 TIDEMILL_EXAMPLE(AdapterList, {{{"tutor", {1, 2, 3}, 4, 5}}});
-TIDEMILL_EXAMPLE(QuarantinedDevice, {"device", "why"});
+TIDEMILL_EXAMPLE(QuarantinedDevice, {"device", "why", true});
 TIDEMILL_EXAMPLE(NewGroup, {21, {{some_row(), {some_cell()}}}});
 TIDEMILL_EXAMPLE(LeaseRequest, {{1}, "consumer", 4, 2, 77, Duration{5}});
 TIDEMILL_EXAMPLE(

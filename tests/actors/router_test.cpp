@@ -154,6 +154,33 @@ TEST_F(RouterTest, ADeviceThatJoinsGetsRequests) {
   EXPECT_EQ(devices_[0]->generations.size(), 3U);
 }
 
+TEST_F(RouterTest, RequestsWaitForADeviceThatJoinsIfTheRouterIsToldSo) {
+  deps_.max_pending = 2;
+  start(1);
+  const auto lost = generate(0);
+  caf::anon_send(router_, atom::quarantine_v,
+                 actors::QuarantinedDevice{"device-0", "digest", true});
+  const auto first = generate(1);
+  const auto second = generate(2);
+  EXPECT_EQ(lost.status().code(), Errc::kUnavailable);
+  EXPECT_FALSE(first.arrived());
+  EXPECT_EQ(generate(3).status().code(), Errc::kUnavailable) << "two requests wait";
+  cancel(2);
+  EXPECT_EQ(second.value().finish_reason, FinishReason::kCancelled);
+  const auto third = generate(4);
+  const auto late = std::make_shared<FakeDevice>();
+  const auto handle = keep(spawn_fake_device(system(), late));
+  caf::anon_send(router_, atom::join_v, actors::join_request({"late", handle}));
+  drain();
+  ASSERT_EQ(late->generations.size(), 2U);
+  EXPECT_EQ(late->generations[0].request.id, SampleId{1});
+  EXPECT_EQ(late->generations[1].request.id, SampleId{4});
+  kill(handle);
+  EXPECT_EQ(first.status().code(), Errc::kUnavailable);
+  EXPECT_EQ(third.count(), 1);
+  EXPECT_EQ(generate(5).status().code(), Errc::kUnavailable) << "no device is joining any more";
+}
+
 TEST_F(RouterTest, ADeviceThatLeavesEndsItsRequestsAndGetsNoOthers) {
   start(2);
   const auto first = generate(0);

@@ -103,7 +103,7 @@ TEST(RlSimulation, DevicesThatJoinAndLeaveChangeNoBit) {
     faults.seed = seed;
     faults.max_hurry = std::chrono::milliseconds(250);
     faults.late_devices = 3;
-    faults.device_leaves = 4;
+    faults.device_leaves = 8;
     const SimulationReport report = simulate(options, faults);
     EXPECT_EQ(report.violations, std::vector<std::string>{}) << "seed " << seed;
     EXPECT_EQ(report.end_error, "");

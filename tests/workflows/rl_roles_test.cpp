@@ -177,6 +177,27 @@ TEST_F(RolesTest, EveryStartOfARewardWorkerMakesItsEngine) {
   EXPECT_EQ(stream_->leases.front().request.consumer, "reward-2");
 }
 
+TEST_F(RolesTest, TheOwnersDeviceCannotLeave) {
+  owner_.reader = std::make_shared<OnePrompt>();
+  owner_.commits = std::make_shared<MemoryCommits>();
+  const auto run_listener =
+      keep(spawn_fake_run_listener(system(), std::make_shared<FakeRunListener>()));
+  workflows::OwnerState state{training_device(), initial_, nullptr, nullptr};
+  const auto owner = workflows::start_owner(system(), owner_, {servers().devices, run_listener}, {},
+                                            std::move(state));
+  for (const actors::CorePart& part : owner.core) {
+    keep(part.actor);
+  }
+  const auto refused =
+      ask<actors::DeviceStatus>(owner.roster, atom::leave_v, std::string("device"));
+  drain();
+  EXPECT_EQ(refused.status().code(), Errc::kInvalidArgument);
+  EXPECT_EQ(refused.status().message(), "device trains: it cannot leave");
+  const auto left = ask<actors::DeviceStatus>(owner.roster, atom::leave_v, std::string("device-1"));
+  drain();
+  EXPECT_TRUE(left.ok());
+}
+
 // The prompt goes from the owner to a rollout worker, both devices, a reward worker and back.
 TEST_F(RolesTest, TheRolesWorkTogetherOverTheirHandles) {
   workflows::OwnerRoleOptions& options = owner_;

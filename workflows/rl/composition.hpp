@@ -46,9 +46,9 @@ struct RlHooks {
   /// Called with the actors of every incarnation before they start. May wrap the functions that
   /// make and spawn workers. For simulation.
   std::function<void(actors::RunParts&)> on_spawn;
-  /// Called with the roster of every incarnation, which devices that serve may join and leave. Such
-  /// a device belongs to its caller: it is no part of the core, and if it ends, the run goes on
-  /// with the other devices.
+  /// Called with the roster of every incarnation, which devices that only serve may join and leave.
+  /// Such a device belongs to its caller: it is no part of the core, and if it ends, the run goes
+  /// on with the other devices.
   std::function<void(const actors::RosterActor&)> on_roster;
   std::uint32_t first_incarnation = 0;
   std::uint32_t max_restarts = 3;
