@@ -103,8 +103,8 @@ public:
   /// the result decreases if a device joins with an older version than the others serve.
   [[nodiscard]] std::uint64_t serving_step() const;
   /// Returns the smallest step that a device, present or joining later, may still have to load. The
-  /// weights of older steps are no longer needed. With `GenerationOrder::kFixed`, the devices in use
-  /// serve it or are switching to it, so every row that older steps must generate is finished.
+  /// weights of older steps are no longer needed. With `GenerationOrder::kFixed`, the devices in
+  /// use serve it or are switching to it, so every row that older steps must generate is finished.
   [[nodiscard]] std::uint64_t oldest_needed() const;
   [[nodiscard]] const DeviceStatus& status(std::size_t device) const {
     return devices_.at(device).status;
