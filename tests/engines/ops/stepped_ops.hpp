@@ -78,8 +78,8 @@ public:
   }
 
   // All other operations are those of `ops`.
-  void share(std::int64_t count, std::int64_t item_cost, const LoopBody& body) override {
-    ops_->share(count, item_cost, body);
+  void parallel_for(std::int64_t count, std::int64_t item_cost, const LoopBody& body) override {
+    ops_->parallel_for(count, item_cost, body);
   }
   std::int64_t max_parts() const noexcept override { return ops_->max_parts(); }
   Result<std::unique_ptr<PreparedWeight>> prepare_weight(const WeightView& weight, DType compute,
