@@ -183,8 +183,8 @@ TEST_F(RolesTest, TheOwnersDeviceCannotLeave) {
   const auto run_listener =
       keep(spawn_fake_run_listener(system(), std::make_shared<FakeRunListener>()));
   workflows::OwnerState state{training_device(), initial_, nullptr, nullptr};
-  const auto owner = workflows::start_owner(system(), owner_, {servers().devices, run_listener}, {},
-                                            std::move(state));
+  const auto owner = workflows::start_owner(
+      system(), owner_, {serving_devices().devices, run_listener}, {}, std::move(state));
   for (const actors::CorePart& part : owner.core) {
     keep(part.actor);
   }
