@@ -102,7 +102,7 @@ struct OptimStep {
   /// gradients do not count in the norm.
   std::vector<std::string> frozen;
   /// Called with each gradient after the proximal term and before clipping.
-  std::function<void(const std::string& name, std::span<const float> gradient)> inspect;
+  std::function<void(const std::string& name, std::span<const float> gradient)> on_gradient;
 };
 
 /// A training job: its parameters, its optimizer and its progress over a base model that other jobs
@@ -158,9 +158,9 @@ public:
   [[nodiscard]] virtual Result<StepReport> advance(const StepBudget& budget) = 0;
 
   /// Ends the work and drops all gradients. If an optimizer step has begun to change the weights,
-  /// completes it first; otherwise the weights stay as they were before the work. The next call that
-  /// starts work lays changed weights out first if that is not done. The job then holds no reference
-  /// to a loss.
+  /// completes it first; otherwise the weights stay as they were before the work. The next call
+  /// that starts work lays changed weights out first if that is not done. The job then holds no
+  /// reference to a loss.
   virtual void cancel() = 0;
 
   /// Returns the log-probabilities (T) of a sequence of the last batch, until the next batch,
@@ -175,7 +175,7 @@ public:
   /// Returns what the last `optim_step` did. Requires that it has run.
   [[nodiscard]] virtual const UpdateReport& last_update() const = 0;
   /// Returns what the last `save` published, once. Requires that it has run.
-  [[nodiscard]] virtual Snapshot take_saved() = 0;
+  [[nodiscard]] virtual Snapshot take_snapshot() = 0;
 
   /// Returns the log-probabilities (T) of the targets of each of `sequences` under `weights`,
   /// computed by the training path. Meant for probes, because it is slow: unless `weights` are the

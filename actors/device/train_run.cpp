@@ -44,7 +44,7 @@ Status TrainRun::take_stages() {
         TIDEMILL_RETURN_IF_ERROR(begin_minibatch());
         break;
       case Stage::kSaving:
-        outcome_.snapshot = engine_.take_saved();
+        outcome_.snapshot = engine_.take_snapshot();
         finished_ = true;
         break;
     }

@@ -124,7 +124,7 @@ public:
   }
 
   const UpdateReport& last_update() const override { return last_update_; }
-  Snapshot take_saved() override { return std::move(saved_); }
+  Snapshot take_snapshot() override { return std::move(saved_); }
 
   Result<TensorMap> optimizer_state() const override {
     Tensor steps;

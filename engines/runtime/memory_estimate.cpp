@@ -304,7 +304,7 @@ TrainingRows training_rows(const ModelConfig& config, const RuntimeOptions& opti
   rows.pass = std::min(pass_rows(load), options.activation_bytes / kept_row_bytes(config, options));
   // One sequence may fill the micro-batch.
   rows.longest = load.sequence_tokens > 0 ? std::min(rows.pass, load.sequence_tokens) : rows.pass;
-  rows.group = group_rows(rows.pass, rows.longest, {options.window_tokens});
+  rows.group = layer_rows(rows.pass, rows.longest, {options.window_tokens});
   rows.chunk = std::min(rows.pass, RuntimeContext::chunk_rows(config, options.window_tokens,
                                                               backend_factory(options).traits()));
   return rows;
@@ -316,9 +316,9 @@ std::int64_t training_bytes(const ModelConfig& config, const RuntimeOptions& opt
   const WorkspaceRowBytes workspace =
       Transformer::workspace_bytes_per_row(config, WeightUse::kForwardAndBackward);
   const PassLimits limits{.rows = rows.pass,
-                          .group_rows = rows.group,
+                          .layer_rows = rows.group,
                           .chunk_rows = rows.chunk,
-                          .least_group_rows = group_rows(rows.pass, 0, {options.window_tokens})};
+                          .least_layer_rows = layer_rows(rows.pass, 0, {options.window_tokens})};
   std::int64_t bytes = 0;
   for (const auto& [pass, group] : Transformer::largest_passes(config, limits)) {
     // Without windows, a group may have the keys and values of all rows of the pass.

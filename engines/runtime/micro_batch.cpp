@@ -150,13 +150,13 @@ std::int64_t MicroBatch::window_rows(std::int64_t window_tokens) const {
   for (const Segment& segment : batch_.segments) {
     longest = std::max(longest, segment.num_tokens);
   }
-  return group_rows(batch_.num_rows(), longest, {window_tokens});
+  return layer_rows(batch_.num_rows(), longest, {window_tokens});
 }
 
-std::unique_ptr<Units> MicroBatch::start_forward(Transformer& transformer,
-                                                 const LaidOutWeights& weights,
-                                                 Activations& activations,
-                                                 std::int64_t window_tokens) {
+std::unique_ptr<UnitSequence> MicroBatch::start_forward(Transformer& transformer,
+                                                        const LaidOutWeights& weights,
+                                                        Activations& activations,
+                                                        std::int64_t window_tokens) {
   make_batch(weights.adapter.get());
   ForwardOptions options{.activations = &activations};
   options.window_tokens = window_rows(window_tokens);
@@ -192,10 +192,11 @@ std::vector<DigestKey> MicroBatch::row_keys(const LaidOutWeights& weights) const
   return keys;
 }
 
-std::unique_ptr<Units> MicroBatch::start_recall(Transformer& transformer,
-                                                const LaidOutWeights& weights,
-                                                Activations& activations, GeneratedRows& generated,
-                                                std::int64_t window_tokens) {
+std::unique_ptr<UnitSequence> MicroBatch::start_recall(Transformer& transformer,
+                                                       const LaidOutWeights& weights,
+                                                       Activations& activations,
+                                                       GeneratedRows& generated,
+                                                       std::int64_t window_tokens) {
   if (!generated.find(row_keys(weights))) {
     return nullptr;
   }

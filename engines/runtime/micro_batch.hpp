@@ -53,17 +53,17 @@ public:
 
   /// Starts the pass of `transformer` through the decoder, with at most `window_tokens` rows in a
   /// layer together. `hidden` returns its result. Requires `rows()` > 0.
-  [[nodiscard]] std::unique_ptr<Units> start_forward(Transformer& transformer,
-                                                     const LaidOutWeights& weights,
-                                                     Activations& activations,
-                                                     std::int64_t window_tokens);
+  [[nodiscard]] std::unique_ptr<UnitSequence> start_forward(Transformer& transformer,
+                                                            const LaidOutWeights& weights,
+                                                            Activations& activations,
+                                                            std::int64_t window_tokens);
   /// Starts to restore the same state from rows that generation kept, without running the decoder.
   /// Returns null unless `generated` has all rows.
-  [[nodiscard]] std::unique_ptr<Units> start_recall(Transformer& transformer,
-                                                    const LaidOutWeights& weights,
-                                                    Activations& activations,
-                                                    GeneratedRows& generated,
-                                                    std::int64_t window_tokens);
+  [[nodiscard]] std::unique_ptr<UnitSequence> start_recall(Transformer& transformer,
+                                                           const LaidOutWeights& weights,
+                                                           Activations& activations,
+                                                           GeneratedRows& generated,
+                                                           std::int64_t window_tokens);
   /// Returns the hidden states of the training rows, valid until the next pass of `transformer`.
   [[nodiscard]] ConstMatrix hidden(const Transformer& transformer) const;
 

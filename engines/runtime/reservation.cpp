@@ -62,7 +62,7 @@ std::int64_t training_bytes(const ModelConfig& config, const RuntimeOptions& opt
   std::int64_t bytes = (4 * parameters + tied) * kFloat;
   bytes += Activations::reserved_bytes(config, first_layer, keep, pass.rows, spec) +
            Transformer::reserved_bytes(config, pass) + pass.rows * config.hidden_size * kFloat +
-           scratch_bytes(spec, {pass.group_rows, pass.chunk_rows});
+           scratch_bytes(spec, {pass.layer_rows, pass.chunk_rows});
   bytes += 2 * config.num_layers * options.limits.prompt_rows * config.num_kv_heads *
            config.head_dim * kFloat;
   if (keeps_generated_rows(options)) {
@@ -81,7 +81,7 @@ PassLimits generation_limits(const ModelConfig& config, const RuntimeOptions& op
   return {.use = WeightUse::kForward,
           .keeps_rows = keeps_generated_rows(options),
           .rows = rows,
-          .group_rows = rows,
+          .layer_rows = rows,
           .positions = std::min(config.max_positions, cache_tokens)};
 }
 
@@ -110,11 +110,11 @@ PassLimits training_limits(const ModelConfig& config, const RuntimeOptions& opti
   pass.rows = std::min(max_train_rows(options, row_bytes), cache_tokens);
   const std::int64_t longest = std::min(pass.rows, max_sequence_rows(config, options));
   const bool windows = options.window_tokens > 0;
-  pass.group_rows = group_rows(pass.rows, longest, {options.window_tokens});
-  pass.least_group_rows = group_rows(pass.rows, 0, {options.window_tokens});
+  pass.layer_rows = layer_rows(pass.rows, longest, {options.window_tokens});
+  pass.least_layer_rows = layer_rows(pass.rows, 0, {options.window_tokens});
   pass.positions = longest;
   // Without windows, a group may have the keys and values of all rows of the pass.
-  pass.sequence_rows = windows ? std::max(pass.group_rows, longest) : pass.rows;
+  pass.sequence_rows = windows ? std::max(pass.layer_rows, longest) : pass.rows;
   pass.prefix_rows = pass.rows;
   pass.chunk_rows = std::min(
       pass.rows,

@@ -124,7 +124,7 @@ Status RuntimeJob::reserve(const RuntimeOptions& options) {
   TIDEMILL_RETURN_IF_ERROR(reserved(transformer_.reserve(pass)));
   TIDEMILL_RETURN_IF_ERROR(reserved(dhidden_.reserve(pass.rows, config.hidden_size)));
   TIDEMILL_RETURN_IF_ERROR(reserved(context_.ops->scratch().reserve(
-      scratch_bytes(weight_cache_.spec(), {pass.group_rows, pass.chunk_rows}))));
+      scratch_bytes(weight_cache_.spec(), {pass.layer_rows, pass.chunk_rows}))));
   if (limits.prompt_rows > 0) {
     prompt_rows_ = limits.prompt_rows;
     TIDEMILL_RETURN_IF_ERROR(

@@ -61,7 +61,7 @@ public:
   Result<std::vector<float>> logprobs(SampleId id) const override;
   bool recalled(SampleId id) const override;
   const UpdateReport& last_update() const override { return last_update_; }
-  Snapshot take_saved() override { return std::move(saved_); }
+  Snapshot take_snapshot() override { return std::move(saved_); }
   Result<std::vector<std::vector<float>>> score(const Snapshot& weights,
                                                 std::span<const TrainSequence> sequences,
                                                 float temperature) override;
@@ -182,7 +182,7 @@ private:
   LossSums sums_;                  // of the batches since the last step
   std::int64_t num_recalled_ = 0;  // their rows that were read from kept rows
   std::optional<OptimStep> step_;  // that is to begin
-  std::unique_ptr<Units> gradient_units_;  // that collect the gradients or set them to zero
+  std::unique_ptr<UnitSequence> gradient_units_;  // that collect the gradients or set them to zero
   UpdateReport last_update_;
   // Set while `working_` is not laid out. The work of every verb starts with the rest of it.
   std::optional<LayingOut> laying_out_;

@@ -209,7 +209,7 @@ void TrainedParameters::begin_step(ParameterSet& gradient, const OptimStep& step
   // The blocks of the norm cross the borders of weight decay.
   current.norm_ranges = join(current.ranges);
   current_ = std::move(current);
-  if (step.proximal == 0.0 && !step.inspect) {
+  if (step.proximal == 0.0 && !step.on_gradient) {
     next_stage(*current_, Stage::kNorm);
   }
 }
@@ -270,7 +270,7 @@ Status TrainedParameters::prepare_gradient(Step& step) {
     ops_.add_scaled(difference, static_cast<float>(step.options.proximal),
                     row_of(step.gradient->values(entry).slice(first, count)));
   }
-  if (step.options.inspect) {
+  if (step.options.on_gradient) {
     step.inspected.resize(static_cast<std::size_t>(entry.size));
     TIDEMILL_RETURN_IF_ERROR(
         ops_.read(step.gradient->values(entry).slice(first, count),
@@ -281,8 +281,8 @@ Status TrainedParameters::prepare_gradient(Step& step) {
   if (step.offset < entry.size) {
     return {};
   }
-  if (step.options.inspect) {
-    step.options.inspect(entry.name, step.inspected);
+  if (step.options.on_gradient) {
+    step.options.on_gradient(entry.name, step.inspected);
   }
   step.offset = 0;
   if (++step.range == weights_.entries().size()) {

@@ -94,7 +94,7 @@ private:
     Stage stage = Stage::kGradient;
     std::size_t range = 0;         // the next range or, in `kGradient`, the next entry
     std::int64_t offset = 0;       // in it
-    std::vector<float> inspected;  // the gradient of the entry, for `OptimStep::inspect`
+    std::vector<float> inspected;  // the gradient of the entry, for `OptimStep::on_gradient`
     double squares = 0.0;
   };
 

@@ -71,8 +71,8 @@ private:
   TokenLoss* loss_;
   MicroBatch micro_;
   Stage stage_ = Stage::kForward;
-  std::unique_ptr<Units> units_;                    // of the stage; null in `kLoss` and `kDone`
-  std::vector<std::unique_ptr<Units>> done_units_;  // whose operations may not have run yet
+  std::unique_ptr<UnitSequence> units_;  // of the stage; null in `kLoss` and `kDone`
+  std::vector<std::unique_ptr<UnitSequence>> done_units_;  // whose operations may not have run yet
   ConstMatrix hidden_;
   std::vector<std::int64_t> sequence_rows_;  // of the micro-batch
   std::vector<float> row_logprobs_;

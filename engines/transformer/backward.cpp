@@ -452,7 +452,7 @@ bool fits(const Gradients& gradients, const BatchPlan& plan) {
 
 // The passes over all groups: the final norm, then layer by layer, then the embeddings. Within a
 // layer, a unit is one part of it for one group.
-class BackwardUnits final : public Units {
+class BackwardUnits final : public UnitSequence {
 public:
   BackwardUnits(Transformer::State& state, const ModelWeights& weights, const Batch& batch,
                 const KvCache& cache, Activations& activations, ConstMatrix dhidden,
@@ -570,10 +570,11 @@ private:
 
 }  // namespace
 
-std::unique_ptr<Units> Transformer::start_backward(const ModelWeights& weights, const Batch& batch,
-                                                   const KvCache& cache, Activations& activations,
-                                                   ConstMatrix dhidden, Gradients& gradients,
-                                                   const BackwardOptions& options) {
+std::unique_ptr<UnitSequence> Transformer::start_backward(const ModelWeights& weights,
+                                                          const Batch& batch, const KvCache& cache,
+                                                          Activations& activations,
+                                                          ConstMatrix dhidden, Gradients& gradients,
+                                                          const BackwardOptions& options) {
   const std::int64_t num_rows = batch.num_training_rows();
   TIDEMILL_CHECK(num_rows > 0 && dhidden.rows == num_rows) << dhidden.rows << " of " << num_rows;
   return std::make_unique<BackwardUnits>(*state_, weights, batch, cache, activations, dhidden,

@@ -33,7 +33,7 @@ void add_windows(const AttentionSegment& segment, const PrefixRole& role,
 
 }  // namespace
 
-std::int64_t group_rows(std::int64_t rows, std::int64_t longest,
+std::int64_t layer_rows(std::int64_t rows, std::int64_t longest,
                         const BackwardOptions& options) noexcept {
   const std::int64_t max_rows =
       options.window_tokens > 0 ? options.window_tokens : std::max(longest, kWholeRows);
@@ -49,7 +49,7 @@ std::vector<BackwardGroup> plan_groups(const BatchPlan& plan, const GroupOptions
     longest = std::max(longest, sequence.num_tokens);
   }
   const auto num_rows = static_cast<std::int64_t>(plan.positions.size());
-  const std::int64_t max_rows = group_rows(num_rows, longest, {window_tokens});
+  const std::int64_t max_rows = layer_rows(num_rows, longest, {window_tokens});
   const std::int64_t max_kv_rows = window_tokens > 0 ? max_rows : num_rows;
   std::vector<BackwardGroup> groups;
   bool whole = false;  // the last group consists of whole segments

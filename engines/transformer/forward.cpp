@@ -158,7 +158,7 @@ private:
 
 // Runs the decoder: in each layer one window after the other. Windows go through a layer part by
 // part.
-class ForwardUnits final : public Units {
+class ForwardUnits final : public UnitSequence {
 public:
   ForwardUnits(Transformer::State& state, const ModelWeights& weights, const Batch& batch,
                BatchPlan plan, std::int64_t num_kept, KvCache& cache, const ForwardOptions& options)
@@ -222,7 +222,7 @@ private:
 };
 
 // Restores what a forward pass leaves behind: in each layer one window after the other.
-class RecallUnits final : public Units {
+class RecallUnits final : public UnitSequence {
 public:
   RecallUnits(Transformer::State& state, const ModelWeights& weights, const Batch& batch,
               KvCache& cache, Activations& activations, KeySource keys, std::int64_t window_tokens)
@@ -317,8 +317,9 @@ ConstMatrix Transformer::forward(const ModelWeights& weights, const Batch& batch
   return hidden();
 }
 
-std::unique_ptr<Units> Transformer::start_forward(const ModelWeights& weights, const Batch& batch,
-                                                  KvCache& cache, const ForwardOptions& options) {
+std::unique_ptr<UnitSequence> Transformer::start_forward(const ModelWeights& weights,
+                                                         const Batch& batch, KvCache& cache,
+                                                         const ForwardOptions& options) {
   state_->head.holds_all_logits = false;
   BatchPlan plan = plan_batch(batch, cache);
   const std::int64_t num_kept = num_kept_rows(batch, plan, options);
@@ -330,9 +331,10 @@ ConstMatrix Transformer::hidden() const noexcept {
   return state_->forward.hidden.view();
 }
 
-std::unique_ptr<Units> Transformer::start_recall(const ModelWeights& weights, const Batch& batch,
-                                                 KvCache& cache, Activations& activations,
-                                                 KeySource keys, std::int64_t window_tokens) {
+std::unique_ptr<UnitSequence> Transformer::start_recall(const ModelWeights& weights,
+                                                        const Batch& batch, KvCache& cache,
+                                                        Activations& activations, KeySource keys,
+                                                        std::int64_t window_tokens) {
   state_->head.holds_all_logits = false;
   return std::make_unique<RecallUnits>(*state_, weights, batch, cache, activations, std::move(keys),
                                        window_tokens);

@@ -127,7 +127,7 @@ Result<Gradients> Gradients::for_adapter(const ModelConfig& config, const Adapte
 }
 
 // Goes through the rows of one matrix after the other, as many at a time as a unit handles.
-class Gradients::RowUnits final : public Units {
+class Gradients::RowUnits final : public UnitSequence {
 public:
   struct Part {
     std::int64_t rows = 0;
@@ -156,7 +156,7 @@ private:
   std::int64_t row_ = 0;  // in that part
 };
 
-std::unique_ptr<Units> Gradients::start_collect() {
+std::unique_ptr<UnitSequence> Gradients::start_collect() {
   std::vector<RowUnits::Part> parts;
   if (tied_head_.rows() > 0) {
     parts.push_back({tied_head_.rows(), tied_head_.cols(), [this](auto first, auto count) {
@@ -175,7 +175,7 @@ std::unique_ptr<Units> Gradients::start_collect() {
   return std::make_unique<RowUnits>(std::move(parts));
 }
 
-std::unique_ptr<Units> Gradients::start_zero() {
+std::unique_ptr<UnitSequence> Gradients::start_zero() {
   std::vector<RowUnits::Part> parts;
   parts.push_back(
       {sums_.values().size, 1, [this](auto first, auto count) { sums_.set_zero(first, count); }});

@@ -15,7 +15,7 @@
 #include "engines/transformer/device_matrix.hpp"
 #include "engines/transformer/model_layout.hpp"
 #include "engines/transformer/parameter_set.hpp"
-#include "engines/transformer/units.hpp"
+#include "engines/transformer/unit_sequence.hpp"
 
 namespace tidemill::engines {
 
@@ -60,8 +60,8 @@ public:
   void set_zero();
   /// Start the same, part by part. After `start_collect` has run, `sums` has the result. The
   /// gradients must outlive the units.
-  [[nodiscard]] std::unique_ptr<Units> start_collect();
-  [[nodiscard]] std::unique_ptr<Units> start_zero();
+  [[nodiscard]] std::unique_ptr<UnitSequence> start_collect();
+  [[nodiscard]] std::unique_ptr<UnitSequence> start_zero();
   [[nodiscard]] ParameterSet& sums() noexcept { return sums_; }
 
   /// Returns the lowest layer that gradients must reach: 0 if all parameters are trained, otherwise

@@ -256,7 +256,7 @@ void check_sizes(std::size_t num_targets, ConstMatrix hidden) {
 }
 
 // Computes log-probabilities, one chunk at a time, and reads them after the last chunk.
-class LogprobUnits final : public Units {
+class LogprobUnits final : public UnitSequence {
 public:
   LogprobUnits(Transformer::State& state, const HeadInput& input, std::span<float> logprobs,
                std::span<float> entropies)
@@ -313,7 +313,7 @@ private:
 
 // Propagates the gradients of log-probabilities and entropies, one chunk at a time: its logits part
 // by part, their gradients, and those of the head part by part.
-class LogprobBackwardUnits final : public Units {
+class LogprobBackwardUnits final : public UnitSequence {
 public:
   LogprobBackwardUnits(Transformer::State& state, const HeadInput& input,
                        const TokenGradients& upstream, Matrix dhidden, Gradients& gradients)
@@ -393,16 +393,14 @@ private:
 
 }  // namespace
 
-std::unique_ptr<Units> Transformer::start_token_logprobs(const HeadInput& input,
-                                                         std::span<float> logprobs,
-                                                         std::span<float> entropies) {
+std::unique_ptr<UnitSequence> Transformer::start_token_logprobs(const HeadInput& input,
+                                                                std::span<float> logprobs,
+                                                                std::span<float> entropies) {
   return std::make_unique<LogprobUnits>(*state_, input, logprobs, entropies);
 }
 
-std::unique_ptr<Units> Transformer::start_token_logprobs_backward(const HeadInput& input,
-                                                                  const TokenGradients& upstream,
-                                                                  Matrix dhidden,
-                                                                  Gradients& gradients) {
+std::unique_ptr<UnitSequence> Transformer::start_token_logprobs_backward(
+    const HeadInput& input, const TokenGradients& upstream, Matrix dhidden, Gradients& gradients) {
   return std::make_unique<LogprobBackwardUnits>(*state_, input, upstream, dhidden, gradients);
 }
 

@@ -89,10 +89,10 @@ std::vector<Transformer::PassRows> Transformer::largest_passes(const ModelConfig
       (limits.chunk_rows * config.vocab_size - 1) / (3 * config.intermediate_size);
   const std::int64_t own_hidden = limits.chunk_rows - 1;
   std::vector<PassRows> passes;
-  for (const std::int64_t group : {limits.group_rows, own_logits, own_hidden}) {
-    const std::int64_t rows = std::clamp<std::int64_t>(group, 0, limits.group_rows);
+  for (const std::int64_t group : {limits.layer_rows, own_logits, own_hidden}) {
+    const std::int64_t rows = std::clamp<std::int64_t>(group, 0, limits.layer_rows);
     // A smaller group than the least is a pass of its own.
-    passes.push_back({rows < limits.least_group_rows ? rows : limits.rows, rows});
+    passes.push_back({rows < limits.least_layer_rows ? rows : limits.rows, rows});
   }
   return passes;
 }

@@ -26,7 +26,7 @@
 #include "engines/transformer/kv_cache.hpp"
 #include "engines/transformer/model_weights.hpp"
 #include "engines/transformer/prefix_gradients.hpp"
-#include "engines/transformer/units.hpp"
+#include "engines/transformer/unit_sequence.hpp"
 
 namespace tidemill::engines {
 
@@ -109,13 +109,13 @@ struct BackwardOptions {
 
 /// Returns the maximum number of rows that go through a layer together in a backward pass over
 /// `rows` rows whose longest sequence has `longest` rows.
-[[nodiscard]] std::int64_t group_rows(std::int64_t rows, std::int64_t longest,
+[[nodiscard]] std::int64_t layer_rows(std::int64_t rows, std::int64_t longest,
                                       const BackwardOptions& options) noexcept;
 
 /// The workspace of a `Transformer` per row, for the three counts of rows that it grows with.
 struct WorkspaceRowBytes {
   std::int64_t batch = 0;  // per row of the largest batch
-  /// Per row of the largest group that goes through a layer together: `group_rows` in the backward
+  /// Per row of the largest group that goes through a layer together: `layer_rows` in the backward
   /// pass, `ForwardOptions::window_tokens` in the forward pass.
   std::int64_t group = 0;
   /// Per row of that group or, if longer, of the longest sequence that is cut into windows.
@@ -127,15 +127,15 @@ struct PassLimits {
   WeightUse use = WeightUse::kForward;  // whether there are backward passes
   bool keeps_rows = false;              // whether passes without one keep activations
   std::int64_t rows = 0;                // of a batch
-  std::int64_t group_rows = 0;          // that go through a layer together
+  std::int64_t layer_rows = 0;          // that go through a layer together
   std::int64_t positions = 0;           // the largest position + 1
   // Of training only:
   std::int64_t sequence_rows = 0;  // of the gradients of keys and values of one group
   std::int64_t prefix_rows = 0;    // of all prefixes of a batch
   std::int64_t chunk_rows = 0;     // that go through the head together
   /// The least number of rows that go through a layer together, unless a batch has fewer. At most
-  /// `group_rows`, which is for the longest sequence.
-  std::int64_t least_group_rows = 0;
+  /// `layer_rows`, which is for the longest sequence.
+  std::int64_t least_layer_rows = 0;
 };
 
 /// Runs one model architecture on one device. Weights are passed to each call, so one object with
@@ -180,9 +180,9 @@ public:
   /// The same for batches whose hidden states are all requested. With windows, one unit is a
   /// part of a layer (a product or two) over one window; without, a layer over all rows. `hidden`
   /// returns the result.
-  [[nodiscard]] std::unique_ptr<Units> start_forward(const ModelWeights& weights,
-                                                     const Batch& batch, KvCache& cache,
-                                                     const ForwardOptions& options);
+  [[nodiscard]] std::unique_ptr<UnitSequence> start_forward(const ModelWeights& weights,
+                                                            const Batch& batch, KvCache& cache,
+                                                            const ForwardOptions& options);
   /// Returns the result of the last forward pass or recall.
   [[nodiscard]] ConstMatrix hidden() const noexcept;
 
@@ -192,9 +192,10 @@ public:
   /// `activations.first_layer()` on. Both must come from forward passes with the same weights.
   /// Unlike after `forward`, the hidden states of inference rows and the keys and values of lower
   /// layers are undefined.
-  [[nodiscard]] std::unique_ptr<Units> start_recall(const ModelWeights& weights, const Batch& batch,
-                                                    KvCache& cache, Activations& activations,
-                                                    KeySource keys, std::int64_t window_tokens);
+  [[nodiscard]] std::unique_ptr<UnitSequence> start_recall(const ModelWeights& weights,
+                                                           const Batch& batch, KvCache& cache,
+                                                           Activations& activations, KeySource keys,
+                                                           std::int64_t window_tokens);
 
   /// Computes the logits (R, V) of hidden states (R, D). `runs` are the rows with an adapter, which
   /// may change the head.
@@ -206,9 +207,9 @@ public:
   /// `entropies` are skipped. Both are 0 if the target is -1; rows without a target cost nothing.
   /// One unit is a part of the logits of `HeadOptions::chunk_rows` rows. The results are set by the
   /// last unit.
-  [[nodiscard]] std::unique_ptr<Units> start_token_logprobs(const HeadInput& input,
-                                                            std::span<float> logprobs,
-                                                            std::span<float> entropies);
+  [[nodiscard]] std::unique_ptr<UnitSequence> start_token_logprobs(const HeadInput& input,
+                                                                   std::span<float> logprobs,
+                                                                   std::span<float> entropies);
 
   /// Propagates the gradient of a loss on the results of `start_token_logprobs` to the hidden
   /// states. Overwrites dhidden (N, D), and adds the gradient of the head to `gradients` if the
@@ -216,10 +217,8 @@ public:
   /// long as the targets. Requires weights prepared for backward. One unit is a part of a product
   /// over a chunk of rows.
   /// `upstream` is borrowed only until the function returns.
-  [[nodiscard]] std::unique_ptr<Units> start_token_logprobs_backward(const HeadInput& input,
-                                                                     const TokenGradients& upstream,
-                                                                     Matrix dhidden,
-                                                                     Gradients& gradients);
+  [[nodiscard]] std::unique_ptr<UnitSequence> start_token_logprobs_backward(
+      const HeadInput& input, const TokenGradients& upstream, Matrix dhidden, Gradients& gradients);
 
   /// Adds the gradients of the batch's training rows to `gradients`, given `dhidden` (N, D), the
   /// gradient of the normalized hidden states of those rows. `batch`, its pages in `cache` and
@@ -228,11 +227,10 @@ public:
   /// adapter, the training segments must use that adapter.
   /// One unit is a part of a layer (a product or two) over one window of rows, or computes again
   /// what the pass over that window needs of such a part.
-  [[nodiscard]] std::unique_ptr<Units> start_backward(const ModelWeights& weights,
-                                                      const Batch& batch, const KvCache& cache,
-                                                      Activations& activations, ConstMatrix dhidden,
-                                                      Gradients& gradients,
-                                                      const BackwardOptions& options);
+  [[nodiscard]] std::unique_ptr<UnitSequence> start_backward(
+      const ModelWeights& weights, const Batch& batch, const KvCache& cache,
+      Activations& activations, ConstMatrix dhidden, Gradients& gradients,
+      const BackwardOptions& options);
 
   /// Returns the current size of the workspace without the rotation tables. Units: bytes.
   [[nodiscard]] std::int64_t workspace_bytes() const noexcept;
@@ -249,7 +247,7 @@ public:
   /// The rows of a pass, and those of its largest group.
   struct PassRows {
     std::int64_t rows = 0;
-    std::int64_t group_rows = 0;
+    std::int64_t layer_rows = 0;
   };
   /// Returns training passes within `limits`, one of which needs the most memory of all. Most
   /// buffers grow with the rows, but the head has its own only if groups are small (`head_bytes`).

@@ -81,7 +81,7 @@ void PassBuffers::begin_backward(const BackwardBuffers::Rows& rows) {
 // Returns the memory of one pass: the sum of what the calls above lend.
 std::int64_t PassBuffers::pass_bytes(const PassLimits& pass) {
   const bool trains = pass.use == WeightUse::kForwardAndBackward;
-  begin_forward(pass.rows, pass.group_rows, trains || pass.keeps_rows);
+  begin_forward(pass.rows, pass.layer_rows, trains || pass.keeps_rows);
   if (!trains) {
     return memory.position();
   }
@@ -89,9 +89,9 @@ std::int64_t PassBuffers::pass_bytes(const PassLimits& pass) {
   constexpr std::int64_t kHeadBuffers = 7;
   constexpr std::int64_t kLine = 64;
   const std::int64_t of_head =
-      Transformer::head_bytes(config, pass.rows, pass.group_rows, pass.chunk_rows) +
+      Transformer::head_bytes(config, pass.rows, pass.layer_rows, pass.chunk_rows) +
       4 * pass.rows * std::int64_t{sizeof(float)} + kHeadBuffers * kLine;
-  begin_backward({pass.rows, pass.group_rows, pass.sequence_rows, pass.prefix_rows});
+  begin_backward({pass.rows, pass.layer_rows, pass.sequence_rows, pass.prefix_rows});
   return memory.position() + of_head;
 }
 
@@ -103,7 +103,7 @@ std::int64_t PassBuffers::bytes_for(const PassLimits& limits) {
   PassLimits pass = limits;
   for (const auto& [rows, group] : Transformer::largest_passes(config, limits)) {
     pass.rows = rows;
-    pass.group_rows = group;
+    pass.layer_rows = group;
     bytes = std::max(bytes, pass_bytes(pass));
   }
   return bytes;

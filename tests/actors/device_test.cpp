@@ -128,7 +128,7 @@ public:
   }
   void cancel() override { inner_->cancel(); }
   const engines::UpdateReport& last_update() const override { return inner_->last_update(); }
-  engines::Snapshot take_saved() override { return inner_->take_saved(); }
+  engines::Snapshot take_snapshot() override { return inner_->take_snapshot(); }
   Result<TensorMap> optimizer_state() const override { return inner_->optimizer_state(); }
   Status load(const engines::Snapshot& snapshot, const TensorMap& state) override {
     return inner_->load(snapshot, state);

@@ -63,7 +63,7 @@ public:
       }
       TIDEMILL_CHECK(trainer->save({0, 0, step + 1}).ok());
       TIDEMILL_CHECK(engines::run_to_end(*trainer).ok());
-      weights = trainer->take_saved();
+      weights = trainer->take_snapshot();
       versions.push_back(weights);
       if (options_.best.enabled() && (step + 1) % options_.eval_every == 0) {
         best.update(options_, weights.base_digest);

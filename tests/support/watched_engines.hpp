@@ -88,7 +88,7 @@ public:
   [[nodiscard]] const engines::UpdateReport& last_update() const override {
     return inner_.last_update();
   }
-  engines::Snapshot take_saved() override { return inner_.take_saved(); }
+  engines::Snapshot take_snapshot() override { return inner_.take_snapshot(); }
   [[nodiscard]] Result<TensorMap> optimizer_state() const override {
     on_call_("optimizer_state");
     return inner_.optimizer_state();

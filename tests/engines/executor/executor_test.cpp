@@ -59,7 +59,7 @@ public:
   }
   void cancel() override { work = 0; }
   const UpdateReport& last_update() const override { return last_update_; }
-  Snapshot take_saved() override { return {}; }
+  Snapshot take_snapshot() override { return {}; }
   Result<TensorMap> optimizer_state() const override { return TensorMap{}; }
   Status load(const Snapshot& /*snapshot*/, const TensorMap& /*state*/) override { return {}; }
   std::int64_t work;

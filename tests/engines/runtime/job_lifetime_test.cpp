@@ -101,7 +101,7 @@ private:
   }
   void finish_stage() {
     if (stage_ == 2 * batches_.size() + 1) {
-      finished_.snapshot = job_->take_saved();
+      finished_.snapshot = job_->take_snapshot();
       finished_.moments = job_->optimizer_state().value();
     } else if (stage_ % 2 == 0) {
       finished_.sums.push_back(job_->last_update().sums);

@@ -113,7 +113,7 @@ private:
   void go_on() {
     if (saving_) {
       saving_ = false;
-      trained_.snapshot = job_->take_saved();
+      trained_.snapshot = job_->take_snapshot();
       trained_.moments = job_->optimizer_state().value();
       just_saved_ = true;
       done_ = trained_.norms.size() == kSteps;

@@ -28,7 +28,7 @@ namespace tidemill::engines {
 [[nodiscard]] inline Result<Snapshot> publish(TrainingJob& job, PolicyVersion version) {
   TIDEMILL_RETURN_IF_ERROR(job.save(version));
   TIDEMILL_RETURN_IF_ERROR(run_to_end(job));
-  return job.take_saved();
+  return job.take_snapshot();
 }
 
 }  // namespace tidemill::engines

@@ -119,7 +119,7 @@ TEST_P(JobUnitsTest, ASnapshotIsCopiedAndDigestedInParts) {
   TrainingJob& job = *runtime->policy_job();
   ASSERT_TRUE(job.save({0, 0, 1}).ok());
   EXPECT_EQ(run_units(job), parts_);
-  const Snapshot snapshot = job.take_saved();
+  const Snapshot snapshot = job.take_snapshot();
   EXPECT_TRUE(same_tensors(snapshot.base, to_float_type(model_.tensors, GetParam())));
   EXPECT_EQ(snapshot.base_digest, digest_tensors(snapshot.base));
   EXPECT_EQ(snapshot.base_digest, runtime->initial().base_digest);
@@ -224,7 +224,7 @@ TEST_P(JobUnitsTest, GradientsAreInspectedAndPulledInParts) {
     add_gradients(*job, 2);
     OptimStep step;
     step.proximal = i == 0 ? 0.0 : 2.0;
-    step.inspect = [&seen, i](const std::string& name, std::span<const float> gradient) {
+    step.on_gradient = [&seen, i](const std::string& name, std::span<const float> gradient) {
       seen[i][name].assign(gradient.begin(), gradient.end());
     };
     ASSERT_TRUE(job->optim_step(step).ok());

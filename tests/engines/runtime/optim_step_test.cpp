@@ -79,7 +79,7 @@ protected:
   // Returns an `inspect` that keeps what it receives.
   static OptimStep inspecting(Gradients64& kept) {
     OptimStep step;
-    step.inspect = [&kept](const std::string& name, std::span<const float> gradient) {
+    step.on_gradient = [&kept](const std::string& name, std::span<const float> gradient) {
       kept[name].assign(gradient.begin(), gradient.end());
     };
     return step;

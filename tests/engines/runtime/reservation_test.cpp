@@ -144,7 +144,7 @@ TEST_P(ReservationTest, PassesAllocateNothing) {
     ASSERT_TRUE(job.save({0, 0, step}).ok());
     ASSERT_TRUE(run_to_end(job).ok());
     expect_no_allocation("saving");
-    ASSERT_TRUE(runtime_->rollout().load(job.take_saved(), WeightArrival::kFinish).ok());
+    ASSERT_TRUE(runtime_->rollout().load(job.take_snapshot(), WeightArrival::kFinish).ok());
     if (named) {
       ASSERT_TRUE(runtime_->adapters().unload("other").ok());
     }
@@ -174,7 +174,7 @@ TEST_P(ReservationTest, OtherJobsAllocateNothing) {
     expect_no_allocation("training");
     OptimStep proximal;
     proximal.proximal = 0.1;
-    proximal.inspect = [&](const std::string&, std::span<const float>) {
+    proximal.on_gradient = [&](const std::string&, std::span<const float>) {
       expect_no_allocation("the step");
     };
     ASSERT_TRUE(job->optim_step(proximal).ok());

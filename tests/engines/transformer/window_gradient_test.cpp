@@ -265,10 +265,10 @@ TEST(BackwardGroupsTest, WithoutWindowsCutNoSequenceAndJoinShortOnes) {
   }
   // The longest sequence determines the size.
   EXPECT_EQ(rows, (std::vector<std::int64_t>{513, 600, 500}));
-  EXPECT_EQ(group_rows(1613, 600, {}), 600);
-  EXPECT_EQ(group_rows(1613, 300, {}), kWholeRows);
-  EXPECT_EQ(group_rows(40, 30, {}), 40);
-  EXPECT_EQ(group_rows(1613, 600, {128}), 128);
+  EXPECT_EQ(layer_rows(1613, 600, {}), 600);
+  EXPECT_EQ(layer_rows(1613, 300, {}), kWholeRows);
+  EXPECT_EQ(layer_rows(40, 30, {}), 40);
+  EXPECT_EQ(layer_rows(1613, 600, {128}), 128);
 }
 
 }  // namespace

@@ -8,12 +8,12 @@ namespace tidemill::engines {
 /// on how long the work pauses between two units, nor on what runs in the meantime.
 ///
 /// Threads: one call at a time, on the thread that uses the `Ops`.
-class Units {
+class UnitSequence {
 public:
-  Units() = default;
-  Units(const Units&) = delete;
-  Units& operator=(const Units&) = delete;
-  virtual ~Units() = default;
+  UnitSequence() = default;
+  UnitSequence(const UnitSequence&) = delete;
+  UnitSequence& operator=(const UnitSequence&) = delete;
+  virtual ~UnitSequence() = default;
 
   /// Returns whether all units have run.
   [[nodiscard]] virtual bool done() const = 0;
@@ -22,7 +22,7 @@ public:
 };
 
 /// Runs all units that are left.
-inline void run_all(Units& units) {
+inline void run_all(UnitSequence& units) {
   while (!units.done()) {
     units.run();
   }

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests how training passes are divided into units, and that the division changes no bit.
-#include "engines/transformer/units.hpp"
-
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -11,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "engines/transformer/gradients.hpp"
+#include "engines/transformer/unit_sequence.hpp"
 #include "tests/engines/transformer/backends.hpp"
 #include "tests/engines/transformer/model_harness.hpp"
 #include "tests/engines/transformer/random_model.hpp"
@@ -26,7 +25,7 @@ ModelConfig wide_config() {
   return config;
 }
 
-int run_and_count(Units& units) {
+int run_and_count(UnitSequence& units) {
   int count = 0;
   for (; !units.done(); ++count) {
     units.run();
