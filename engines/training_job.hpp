@@ -130,12 +130,13 @@ public:
   /// Sequences that share a prompt and are neighbors in id order compute that prompt once.
   /// Errors: `kInvalidArgument` (temperature; or, naming the sequence, a duplicate id, wrong sizes,
   /// invalid tokens), `kResourceExhausted` (naming the sequence, if it is too long for the context,
-  /// the activation budget or the cache; or no memory for a shared prompt). After an error, no work
-  /// has started.
+  /// the activation budget or the cache). After an error, no work has started.
   [[nodiscard]] virtual Status forward(TrainBatch batch) = 0;
 
   /// Starts the work of `forward` and of a backward pass that adds the gradients of `loss` to those
-  /// accumulated since the last `optim_step`. `loss` must outlive the work. Errors: as `forward`.
+  /// accumulated since the last `optim_step`. `loss` must outlive the work.
+  /// Errors: as `forward`; `kResourceExhausted` if there is no memory for the gradients of a shared
+  /// prompt.
   [[nodiscard]] virtual Status forward_backward(TrainBatch batch, TokenLoss& loss) = 0;
 
   /// Starts to clip the gradients, apply the optimizer and zero the gradients.

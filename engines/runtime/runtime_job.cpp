@@ -231,7 +231,9 @@ Status RuntimeJob::begin_batch(TrainBatch batch, TokenLoss* loss) {
     longest = std::max(longest, num_rows(entry.sequence));
   }
   const std::vector<SharedPrompt> prompts = find_shared_prompts(sequences);
-  TIDEMILL_RETURN_IF_ERROR(reserve_prompts(prompts));
+  if (loss != nullptr) {
+    TIDEMILL_RETURN_IF_ERROR(reserve_prompts(prompts));
+  }
   auto prompt = prompts.begin();
   for (auto& [id, entry] : begun.entries) {
     entry.prompt = *prompt++;

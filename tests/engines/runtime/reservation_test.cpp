@@ -241,6 +241,29 @@ TEST(ReservedPassTest, BatchesOfShorterSequencesAllocateNothing) {
   }
 }
 
+// Only gradients of a shared prompt need memory beyond the limits.
+TEST(ReservedPassTest, ForwardOfALongSharedPromptAllocatesNothing) {
+  const ModelFiles model = small_model(5);
+  RuntimeOptions options = small_options(model.config, Backend::kCpu, kCacheTokens, Training::kYes);
+  options.limits.prompt_rows = 16;
+  const auto runtime = open_runtime(model, options).value();
+  TrainingJob& job = *runtime->policy_job();
+  std::vector<TrainSequence> batch;
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    batch.push_back(random_sequence(0, model.config, 60));
+    batch.back().id = SampleId{i};
+    std::fill_n(batch.back().response_mask.begin(), 50, 0);
+  }
+  const std::int64_t before = runtime->device_use().num_allocations;
+  ASSERT_TRUE(begin(job, batch, nullptr).ok());
+  ASSERT_TRUE(run_to_end(job).ok());
+  EXPECT_EQ(runtime->device_use().num_allocations, before);
+  WeightedLoss loss;
+  ASSERT_TRUE(begin(job, batch, &loss).ok());
+  EXPECT_GT(runtime->device_use().num_allocations, before);
+  job.cancel();
+}
+
 std::vector<ReservedKind> kinds() {
   std::vector<ReservedKind> all;
   for (const Backend backend : {Backend::kCpu, Backend::kReference, Backend::kGuarded}) {
