@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <functional>
 
@@ -13,46 +12,10 @@
 namespace tidemill::engines {
 namespace {
 
-// Leading bits of a mass that number its bucket: 64 buckets for each power of two.
-constexpr std::uint32_t kBucketShift = 17;
-// `exp_nonpositive` is within 2 ulp. The mass of a larger logit is therefore at most 4 ulp, which
-// across a power of two are 8 steps, below that of a smaller one. This is twice as much.
-constexpr std::uint32_t kMargin = 16;
 // So few candidates are compared without a histogram.
 constexpr std::size_t kFewTokens = 64;
 
-std::uint32_t bits_of(float mass) {
-  return std::bit_cast<std::uint32_t>(mass);
-}
-
-std::uint32_t bucket_of(float mass) {
-  return bits_of(mass) >> kBucketShift;
-}
-
 }  // namespace
-
-float with_rounding_margin(float mass) noexcept {
-  const std::uint32_t bits = bits_of(mass);
-  return std::bit_cast<float>(bits > kMargin ? bits - kMargin : 0U);
-}
-
-void MassHistogram::clear() {
-  sums_.assign(bucket_of(1.0F) + 1, 0);
-}
-
-void MassHistogram::add(float mass, std::uint64_t amount) noexcept {
-  sums_[bucket_of(mass)] += amount;
-}
-
-MassRange MassHistogram::bucket_reaching(std::uint64_t wanted) const noexcept {
-  std::size_t at = sums_.size();
-  std::uint64_t sum = 0;
-  while (at > 0 && sum < wanted) {
-    sum += sums_[--at];
-  }
-  const std::uint32_t bits = static_cast<std::uint32_t>(at) << kBucketShift;
-  return {bits, bits + (1U << kBucketShift) - 1};
-}
 
 std::uint64_t top_p_target(float top_p, std::uint64_t total) noexcept {
   const double wanted = static_cast<double>(top_p) * static_cast<double>(total);
@@ -128,14 +91,15 @@ void KeptTokens::keep_top_p(std::uint64_t wanted, int bits) {
     for (const Candidate& one : tokens_) {
       histogram_.add(one.mass, fixed_point_mass(one.mass, bits));
     }
-    range = histogram_.bucket_reaching(wanted);
+    range = histogram_.bucket_reaching(wanted).range;
   }
-  const std::uint32_t least = bits_of(with_rounding_margin(std::bit_cast<float>(range.first)));
+  const float least = rounding_margin_below(range.least);
+  const float most = rounding_margin_above(range.most);
   undecided_.clear();
   for (const Candidate& one : tokens_) {
-    if (bits_of(one.mass) > std::uint64_t{range.last} + kMargin) {
+    if (one.mass > most) {
       wanted -= fixed_point_mass(one.mass, bits);
-    } else if (bits_of(one.mass) >= least) {
+    } else if (one.mass >= least) {
       undecided_.push_back(one);
     }
   }

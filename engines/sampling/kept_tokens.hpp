@@ -7,7 +7,7 @@
 // is kept:
 //
 //  1. The caller collects candidates: all tokens whose mass reaches a bound. The bound is low
-//     enough, rounding included (`with_rounding_margin`), that it excludes no token to be kept.
+//     enough, rounding included (`rounding_margin_below`), that it excludes no token to be kept.
 //  2. The leading bits of a mass are the number of its bucket. A histogram of the candidates finds
 //     the bucket of the threshold. Tokens in buckets above it are kept, tokens below are dropped.
 //  3. The logits of the tokens in and next to that bucket are compared exactly.
@@ -20,6 +20,7 @@
 #include <span>
 #include <vector>
 
+#include "engines/sampling/mass_histogram.hpp"
 #include "engines/sampling/mass_kernels.hpp"
 
 namespace tidemill::engines {
@@ -29,32 +30,6 @@ struct Candidate {
   double logit = 0.0;  // after bias and penalties; above minus infinity
   float mass = 0.0F;
   std::int32_t token = 0;
-};
-
-/// Masses between two bounds, as the bits of floats. The bits of floats that are not negative are
-/// in the order of their values.
-struct MassRange {
-  std::uint32_t first = 0;
-  std::uint32_t last = ~std::uint32_t{0};
-};
-
-/// Returns a bound slightly below `mass` that allows for rounding: if a token has at least `mass`,
-/// every token with an equal or larger logit has at least this bound.
-[[nodiscard]] float with_rounding_margin(float mass) noexcept;
-
-/// A histogram of tokens by their mass. Each token adds an amount to the bucket of its mass.
-class MassHistogram {
-public:
-  /// Sets all buckets to 0. Must be called before the first `add`.
-  void clear();
-  /// Adds `amount` to the bucket of `mass`, which is in [0, 1].
-  void add(float mass, std::uint64_t amount) noexcept;
-  /// Adds the buckets from the largest mass down and returns the range of the bucket with which the
-  /// sum reaches `wanted`. Requires 0 < wanted <= the sum of all amounts.
-  [[nodiscard]] MassRange bucket_reaching(std::uint64_t wanted) const noexcept;
-
-private:
-  std::vector<std::uint64_t> sums_;  // by bucket
 };
 
 /// Returns the fixed-point mass that top-p must keep of `total` > 0: top_p * total in double

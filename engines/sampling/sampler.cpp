@@ -35,6 +35,12 @@ float mass_of(double logit, double largest, float temperature) {
   return exp_nonpositive(static_cast<float>(logit - largest) / temperature);
 }
 
+// If more than one in so many tokens may be kept, they are not listed: the masses of the others are
+// set to 0.
+constexpr std::size_t kManyTokens = 16;
+// One in so many tokens is used to estimate the threshold of top-p.
+constexpr std::size_t kEstimateStep = 16;
+
 // Returns whether top-k can drop a token.
 bool selects(const SamplingOptions& options, std::size_t vocabulary) {
   return options.top_k > 0 && static_cast<std::size_t>(options.top_k) < vocabulary;
@@ -85,7 +91,7 @@ Sampler::Sampler(const MassKernels& kernels)
     : Sampler(kernels, [](std::size_t count, const auto& body) { body(0, count); }) {}
 
 Sampler::Sampler(const MassKernels& kernels, BlockLoop loop)
-    : kernels_(&kernels), loop_(std::move(loop)) {}
+    : kernels_(&kernels), loop_(std::move(loop)), row_(kernels) {}
 
 Largest Sampler::find_largest() {
   block_largest_.resize(adjusted_.num_blocks());
@@ -128,36 +134,29 @@ std::int32_t Sampler::first_equal(double largest) const {
 void Sampler::compute_block(std::size_t block, float temperature) {
   std::array<float, kMassBlock> copy;
   const std::span<const float> logits = adjusted_.block(block, copy);
-  float* masses = masses_.data() + block * kMassBlock;
-  kernels_->compute_masses(logits.data(), logits.size(), largest_, temperature, masses);
+  kernels_->compute_masses(logits.data(), logits.size(), largest_, temperature,
+                           row_.block(block).data());
+  float bound = mass_of(block_largest_[block].value, largest_, temperature);
   adjusted_.each_changed(block, [&](const AdjustedLogits::Changed& changed) {
-    masses_[static_cast<std::size_t>(changed.token)] =
-        mass_of(changed.logit, largest_, temperature);
+    const float mass = mass_of(changed.logit, largest_, temperature);
+    row_.at(static_cast<std::size_t>(changed.token)) = mass;
+    bound = std::max(bound, mass);
   });
+  row_.set_bound(block, bound);
 }
 
-// Collects, in token order, all tokens with at least `least_mass`.
-void Sampler::collect(float least_mass, float temperature) {
+// Collects, in token order, the tokens with masses in `range`. Returns false if there are more than
+// `limit`; some are then missing.
+bool Sampler::collect(const MassRange& range, std::size_t limit) {
   kept_.clear();
-  std::array<std::int32_t, kMassBlock> found;
-  for (std::size_t b = 0; b < adjusted_.num_blocks(); ++b) {
-    // The mass of its largest logit bounds the masses of a block without changed logits.
-    const float bound = mass_of(block_largest_[b].value, largest_, temperature);
-    if (bound < with_rounding_margin(least_mass) && !adjusted_.changes(b)) {
-      continue;
+  row_.each_in(range, [&](std::size_t token, float mass) {
+    const double logit = adjusted_.at(token);
+    if (logit > -std::numeric_limits<double>::infinity()) {
+      kept_.add({logit, mass, static_cast<std::int32_t>(token)});
     }
-    const std::size_t begin = b * kMassBlock;
-    const float* masses = masses_.data() + begin;
-    const std::size_t size = std::min(kMassBlock, adjusted_.size() - begin);
-    const std::size_t count = kernels_->find(masses, size, least_mass, found.data());
-    for (const std::int32_t i : std::span(found).first(count)) {
-      const auto at = static_cast<std::size_t>(i);
-      const double logit = adjusted_.at(begin + at);
-      if (logit > -std::numeric_limits<double>::infinity()) {
-        kept_.add({logit, masses[at], static_cast<std::int32_t>(begin + at)});
-      }
-    }
-  }
+    return kept_.tokens().size() <= limit;
+  });
+  return kept_.tokens().size() <= limit;
 }
 
 // Returns a mass that the tokens reach which top-k keeps.
@@ -173,53 +172,134 @@ float Sampler::least_top_k_mass(const SamplingOptions& options) {
   if (static_cast<std::size_t>(options.top_k) <= bounds_.size()) {
     const auto kth = bounds_.begin() + (options.top_k - 1);
     std::nth_element(bounds_.begin(), kth, bounds_.end(), std::greater<>());
-    return with_rounding_margin(mass_of(*kth, largest_, options.temperature));
+    return rounding_margin_below(mass_of(*kth, largest_, options.temperature));
   }
   histogram_.clear();
-  for (const float mass : masses_) {
+  for (const float mass : row_.masses()) {
     histogram_.add(mass, 1);
   }
-  const MassRange range = histogram_.bucket_reaching(static_cast<std::uint64_t>(options.top_k));
-  return with_rounding_margin(std::bit_cast<float>(range.first));
+  const auto wanted = static_cast<std::uint64_t>(options.top_k);
+  return rounding_margin_below(histogram_.bucket_reaching(wanted).range.least);
 }
 
-// Collects tokens until those with the largest masses have the fixed-point mass `wanted` together.
-void Sampler::collect_mass(std::uint64_t wanted, float temperature) {
-  const int bits = fixed_point_bits(adjusted_.size());
+// Narrows the range of the threshold to one bucket of the histogram.
+void Sampler::narrow(std::uint64_t wanted, double share, Threshold& threshold) {
+  const int bits = fixed_point_bits(row_.size());
+  MassRange& range = threshold.range;
+  // An estimate from some of the tokens leaves few of the others to add to the histogram. It is
+  // checked, because it may be wrong.
+  histogram_.clear();
+  std::uint64_t total = 0;
+  for (std::size_t i = 0; i < row_.size(); i += kEstimateStep) {
+    const float mass = row_.masses()[i];
+    total += fixed_point_mass(mass, bits);
+    histogram_.add(mass, fixed_point_mass(mass, bits));
+  }
+  const double error = 1.5 / std::sqrt(static_cast<double>(row_.size() / kEstimateStep + 1));
+  const auto estimated = [&](double part) {
+    const double sum = std::clamp(part, 0.0, 1.0) * static_cast<double>(total);
+    return histogram_.bucket_reaching(std::max<std::uint64_t>(1, static_cast<std::uint64_t>(sum)))
+        .range;
+  };
+  const float least = estimated(share + error).least;
+  if (least > range.least && row_.sum_at_least(least, bits) >= wanted) {
+    range.least = least;
+  }
+  const float most = estimated(share - error).most;
+  if (most < range.most && most >= range.least) {
+    const std::uint64_t above = row_.sum_at_least(std::nextafter(most, 2.0F), bits);
+    if (above < wanted) {
+      threshold.above = above;
+      range.most = most;
+    }
+  }
+  histogram_.clear();
+  row_.each_in(range, [&](std::size_t /*token*/, float mass) {
+    histogram_.add(mass, fixed_point_mass(mass, bits));
+    return true;
+  });
+  const MassHistogram::Bucket bucket = histogram_.bucket_reaching(wanted - threshold.above);
+  threshold.above += bucket.above;
+  range.least = std::max(range.least, bucket.range.least);
+  range.most = std::min(range.most, bucket.range.most);
+}
+
+// Sets the masses of the tokens to 0 that top-p and min-p do not keep. Tokens that top-p keeps have
+// a mass above 0, since the threshold has a fixed-point mass above 0.
+void Sampler::drop_tokens(std::uint64_t wanted, const Threshold& threshold, float min_p) {
+  const int bits = fixed_point_bits(row_.size());
+  const MassRange undecided{rounding_margin_below(threshold.range.least),
+                            rounding_margin_above(threshold.range.most)};
+  collect(undecided, row_.size());
+  std::uint64_t above = threshold.above;  // of the masses above `undecided`
+  for (const Candidate& one : kept_.tokens()) {
+    row_.at(static_cast<std::size_t>(one.token)) = 0.0F;
+    above -= one.mass > threshold.range.most ? fixed_point_mass(one.mass, bits) : 0;
+  }
+  kept_.keep_top_p(wanted - above, bits);
+  for (const Candidate& one : kept_.tokens()) {
+    row_.at(static_cast<std::size_t>(one.token)) = one.mass;
+  }
+  drop_below(std::max(undecided.least, min_p));
+}
+
+// Sets the masses that are less than `least` to 0 and adds those that are left.
+void Sampler::drop_below(float least) {
+  loop_(row_.num_blocks(), [&](std::size_t begin, std::size_t end) {
+    for (std::size_t b = begin; b < end; ++b) {
+      block_sums_[b] = row_.drop_below(b, least);
+    }
+  });
+}
+
+Sampler::Kept Sampler::filter_top_p(const SamplingOptions& options) {
+  std::uint64_t total = 0;
+  for (const std::uint64_t mass : block_fixed_point_) {
+    total += mass;
+  }
+  const std::uint64_t wanted = top_p_target(options.top_p, total);
+  const int bits = fixed_point_bits(row_.size());
+  Threshold threshold;
   // Few tokens of most distributions have more than the first bound. Each bound is a sixteenth of
   // the one before, until it is less than half of the smallest fixed-point mass.
   for (int exponent = -6; exponent > -60; exponent -= 4) {
     const float least = std::ldexp(1.0F, exponent);
-    collect(with_rounding_margin(least), temperature);
-    if (kept_.fixed_point_sum(bits, least) >= wanted) {
-      return;
+    if (!collect({rounding_margin_below(least)}, row_.size() / kManyTokens)) {
+      break;
     }
+    const std::uint64_t sum = kept_.fixed_point_sum(bits, least);
+    if (sum >= wanted) {
+      kept_.keep_top_p(wanted, bits);
+      if (options.min_p > 0.0F) {
+        kept_.keep_min_p(options.min_p);
+      }
+      return Kept::kListed;
+    }
+    threshold = {{0.0F, std::nextafter(least, 0.0F)}, sum};
   }
-  collect(0.0F, temperature);
+  narrow(wanted, options.top_p, threshold);
+  drop_tokens(wanted, threshold, options.min_p);
+  return Kept::kWithMass;
 }
 
-void Sampler::filter(const SamplingOptions& options) {
-  const int bits = fixed_point_bits(adjusted_.size());
-  if (selects(options, adjusted_.size())) {
-    collect(least_top_k_mass(options), options.temperature);
-    kept_.keep_top_k(options.top_k);
+Sampler::Kept Sampler::filter(const SamplingOptions& options) {
+  if (!selects(options, row_.size())) {
     if (options.top_p < 1.0F) {
-      kept_.keep_top_p(top_p_target(options.top_p, kept_.fixed_point_sum(bits, 0.0F)), bits);
+      return filter_top_p(options);
     }
-  } else if (options.top_p < 1.0F) {
-    std::uint64_t total = 0;
-    for (const std::uint64_t mass : block_fixed_point_) {
-      total += mass;
-    }
-    const std::uint64_t wanted = top_p_target(options.top_p, total);
-    collect_mass(wanted, options.temperature);
-    kept_.keep_top_p(wanted, bits);
-  } else {
-    collect(options.min_p, options.temperature);
+    drop_below(options.min_p);
+    return Kept::kWithMass;
+  }
+  collect({least_top_k_mass(options)}, row_.size());
+  kept_.keep_top_k(options.top_k);
+  if (options.top_p < 1.0F) {
+    const int bits = fixed_point_bits(row_.size());
+    kept_.keep_top_p(top_p_target(options.top_p, kept_.fixed_point_sum(bits, 0.0F)), bits);
   }
   if (options.min_p > 0.0F) {
     kept_.keep_min_p(options.min_p);
   }
+  return Kept::kListed;
 }
 
 Result<Sampler::Kept> Sampler::compute_masses(std::span<const float> logits,
@@ -233,29 +313,25 @@ Result<Sampler::Kept> Sampler::compute_masses(std::span<const float> logits,
     greedy_ = first_equal(largest_);
     return Kept::kGreedy;
   }
-  const bool filters = options.top_k > 0 || options.top_p < 1.0F || options.min_p > 0.0F;
+  const bool filters =
+      selects(options, logits.size()) || options.top_p < 1.0F || options.min_p > 0.0F;
   const bool adds_fixed_point = options.top_p < 1.0F && !selects(options, logits.size());
   const int bits = fixed_point_bits(logits.size());
-  masses_.resize(logits.size());
-  block_sums_.resize(adjusted_.num_blocks());
-  block_fixed_point_.assign(adjusted_.num_blocks(), 0);
-  loop_(adjusted_.num_blocks(), [&](std::size_t begin, std::size_t end) {
+  row_.resize(logits.size());
+  block_sums_.resize(row_.num_blocks());
+  block_fixed_point_.assign(row_.num_blocks(), 0);
+  loop_(row_.num_blocks(), [&](std::size_t begin, std::size_t end) {
     for (std::size_t b = begin; b < end; ++b) {
       compute_block(b, options.temperature);
-      const float* masses = masses_.data() + b * kMassBlock;
-      const std::size_t size = std::min(kMassBlock, logits.size() - b * kMassBlock);
+      const std::span<const float> masses = row_.block(b);
       if (!filters) {
-        block_sums_[b] = kernels_->sum(masses, size);
+        block_sums_[b] = kernels_->sum(masses.data(), masses.size());
       } else if (adds_fixed_point) {
-        block_fixed_point_[b] = kernels_->fixed_point_sum(masses, size, bits);
+        block_fixed_point_[b] = kernels_->fixed_point_sum(masses.data(), masses.size(), bits, 0.0F);
       }
     }
   });
-  if (!filters) {
-    return Kept::kAll;
-  }
-  filter(options);
-  return Kept::kFiltered;
+  return filters ? filter(options) : Kept::kAll;
 }
 
 Result<std::int32_t> Sampler::sample_with(std::span<const float> logits,
@@ -263,8 +339,9 @@ Result<std::int32_t> Sampler::sample_with(std::span<const float> logits,
                                           const TokenHistory& history, double uniform) {
   TIDEMILL_ASSIGN_OR_RETURN(const Kept kept, compute_masses(logits, options, history));
   switch (kept) {
-    case Kept::kAll: return sample_by_mass(masses_, block_sums_, uniform);
-    case Kept::kFiltered: return kept_.sample(logits.size(), uniform);
+    case Kept::kAll:
+    case Kept::kWithMass: return sample_by_mass(row_.masses(), block_sums_, uniform);
+    case Kept::kListed: return kept_.sample(logits.size(), uniform);
     default: return greedy_;
   }
 }
@@ -296,7 +373,7 @@ Result<std::int64_t> Sampler::distribution(std::span<const float> logits,
     probabilities[static_cast<std::size_t>(greedy_)] = 1.0F;
     return 1;
   }
-  if (kept == Kept::kFiltered) {
+  if (kept == Kept::kListed) {
     const double total = kept_.sum(logits.size());
     for (const Candidate& one : kept_.tokens()) {
       probabilities[static_cast<std::size_t>(one.token)] = share_of(one.mass, total);
@@ -308,9 +385,13 @@ Result<std::int64_t> Sampler::distribution(std::span<const float> logits,
     total += block;
   }
   std::int64_t count = 0;
-  for (std::size_t i = 0; i < masses_.size(); ++i) {
-    probabilities[i] = share_of(masses_[i], total);
-    count += adjusted_.at(i) > -std::numeric_limits<double>::infinity() ? 1 : 0;
+  for (std::size_t i = 0; i < row_.size(); ++i) {
+    const float mass = row_.masses()[i];
+    probabilities[i] = share_of(mass, total);
+    const bool is_kept = kept == Kept::kWithMass
+                             ? mass > 0.0F
+                             : adjusted_.at(i) > -std::numeric_limits<double>::infinity();
+    count += is_kept ? 1 : 0;
   }
   return count;
 }

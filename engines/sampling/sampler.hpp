@@ -16,7 +16,9 @@
 #include "base/result.hpp"
 #include "engines/sampling/adjusted_logits.hpp"
 #include "engines/sampling/kept_tokens.hpp"
+#include "engines/sampling/mass_histogram.hpp"
 #include "engines/sampling/mass_kernels.hpp"
+#include "engines/sampling/mass_row.hpp"
 #include "engines/sampling/sampling_options.hpp"
 
 namespace tidemill::engines {
@@ -79,8 +81,19 @@ public:
                                                   std::span<float> probabilities);
 
 private:
-  /// Which tokens have a mass: all in `masses_`, those in `kept_`, or only `greedy_`.
-  enum class Kept : std::uint8_t { kAll, kFiltered, kGreedy };
+  /// The tokens that may be sampled.
+  enum class Kept : std::uint8_t {
+    kAll,       // those of `row_`
+    kWithMass,  // those of `row_` with a mass above 0
+    kListed,    // those in `kept_`
+    kGreedy,    // only `greedy_`
+  };
+  /// Where the threshold of top-p is: the masses above `range` have less than the wanted sum, with
+  /// those in it at least as much.
+  struct Threshold {
+    MassRange range;
+    std::uint64_t above = 0;  // the fixed-point sum of the masses above `range`
+  };
 
   /// Finds the tokens that may be sampled, and their masses.
   [[nodiscard]] Result<Kept> compute_masses(std::span<const float> logits,
@@ -89,9 +102,12 @@ private:
   [[nodiscard]] Largest find_largest();
   [[nodiscard]] std::int32_t first_equal(double largest) const;
   void compute_block(std::size_t block, float temperature);
-  void filter(const SamplingOptions& options);
-  void collect(float least_mass, float temperature);
-  void collect_mass(std::uint64_t wanted, float temperature);
+  [[nodiscard]] Kept filter(const SamplingOptions& options);
+  [[nodiscard]] Kept filter_top_p(const SamplingOptions& options);
+  bool collect(const MassRange& range, std::size_t limit);
+  void narrow(std::uint64_t wanted, double share, Threshold& threshold);
+  void drop_tokens(std::uint64_t wanted, const Threshold& threshold, float min_p);
+  void drop_below(float least);
   [[nodiscard]] float least_top_k_mass(const SamplingOptions& options);
 
   const MassKernels* kernels_;
@@ -100,9 +116,9 @@ private:
   double largest_ = 0.0;
   std::int32_t greedy_ = -1;
   std::vector<Largest> block_largest_;
-  std::vector<float> masses_;                     // (V) undivided softmax
-  std::vector<double> block_sums_;                // of `masses_`, unless they are filtered
-  std::vector<std::uint64_t> block_fixed_point_;  // of `masses_`, if only top-p needs them
+  MassRow row_;
+  std::vector<double> block_sums_;                // of `row_`, unless tokens are listed
+  std::vector<std::uint64_t> block_fixed_point_;  // of `row_`, if only top-p needs them
   std::vector<double> bounds_;                    // scratch of top-k
   MassHistogram histogram_;
   KeptTokens kept_;

@@ -151,64 +151,114 @@ void compute_masses(const float* logits, std::size_t count, double largest, floa
   return total;
 }
 
-[[gnu::flatten]] std::uint64_t fixed_point_sum(const float* masses, std::size_t count, int bits) {
-  // Adding 2^52 to a number below it rounds to an integer, which is then in the low bits.
-  constexpr double kRounder = 0x1p52;
-  constexpr std::uint64_t kRounderBits = std::uint64_t{1023 + 52} << 52U;
-  const auto size = static_cast<std::int64_t>(count);
-  const double scale = static_cast<double>(std::uint64_t{1} << static_cast<std::uint32_t>(bits));
-  LongWords sums[kWide] = {};
-  const auto add = [&](const float* from) {
-    const WideVec wide = widen(from);
+// Sums of fixed-point masses. Adding 2^52 to a number below it rounds to an integer, which is then
+// in the low bits.
+struct FixedPointSums {
+  LongWords part[kWide] = {};
+  std::uint64_t count = 0;
+
+  void add(const float* masses, double scale) {
+    const WideVec wide = widen(masses);
 #pragma GCC unroll 8
     for (std::int64_t i = 0; i < kWide; ++i) {
-      sums[i] += reinterpret_cast<LongWords>(wide.part[i] * scale + kRounder);
+      part[i] += reinterpret_cast<LongWords>(wide.part[i] * scale + 0x1p52);
     }
-  };
+    count += kLanes;
+  }
+  [[nodiscard]] std::uint64_t total() const {
+    constexpr std::uint64_t kRounderBits = std::uint64_t{1023 + 52} << 52U;
+    std::uint64_t sum = 0;
+    for (const LongWords& words : part) {
+      for (std::int64_t i = 0; i < kDoubles; ++i) {
+        sum += words[i];
+      }
+    }
+    return sum - count * kRounderBits;
+  }
+};
+
+[[gnu::flatten]] std::uint64_t sum_of_all(const float* masses, std::int64_t size, double scale) {
+  FixedPointSums sums;
   std::int64_t j = 0;
   for (; j + kLanes <= size; j += kLanes) {
-    add(masses + j);
+    sums.add(masses + j, scale);
   }
   if (j < size) {
     float lanes[kLanes];
     store(lanes, load_some(masses + j, size - j));
-    add(lanes);
-    j += kLanes;
+    sums.add(lanes, scale);
   }
-  std::uint64_t total = 0;
-  for (const LongWords& part : sums) {
-    for (std::int64_t i = 0; i < kDoubles; ++i) {
-      total += part[i];
-    }
-  }
-  return total - static_cast<std::uint64_t>(j) * kRounderBits;
+  return sums.total();
 }
 
-[[gnu::flatten]] std::size_t find(const float* masses, std::size_t count, float least,
+[[gnu::flatten]] std::uint64_t sum_of_some(const float* masses, std::int64_t size, double scale,
+                                           float least) {
+  const Vec bound = broadcast(least);
+  FixedPointSums sums;
+  const auto add = [&](const Vec& some, std::uint32_t valid) {
+    const Mask below = some < bound;
+    const std::uint32_t lanes = ~lane_bits(below) & valid;
+    if (lanes != 0) {
+      float reaching[kLanes];
+      store(reaching, select(below, broadcast(0.0F), some));
+      sums.add(reaching, scale);
+    }
+  };
+  std::int64_t j = 0;
+  for (; j + kLanes <= size; j += kLanes) {
+    add(load(masses + j), 0xFFFFU);
+  }
+  if (j < size) {
+    add(load_some(masses + j, size - j), (1U << static_cast<std::uint32_t>(size - j)) - 1U);
+  }
+  return sums.total();
+}
+
+std::uint64_t fixed_point_sum(const float* masses, std::size_t count, int bits, float least) {
+  const auto size = static_cast<std::int64_t>(count);
+  const double scale = static_cast<double>(std::uint64_t{1} << static_cast<std::uint32_t>(bits));
+  return least > 0.0F ? sum_of_some(masses, size, scale, least) : sum_of_all(masses, size, scale);
+}
+
+[[gnu::flatten]] std::size_t find(const float* masses, std::size_t count, float least, float most,
                                   std::int32_t* found) {
   const auto size = static_cast<std::int64_t>(count);
-  const Vec bound = broadcast(least);
+  const Vec low = broadcast(least);
+  const Vec high = broadcast(most);
   std::size_t number = 0;
-  const auto add = [&](std::uint32_t lanes, std::int64_t first) {
+  const auto add = [&](const Vec& some, std::uint32_t valid, std::int64_t first) {
+    std::uint32_t lanes = ~lane_bits((some < low) | (high < some)) & valid;
     for (; lanes != 0; lanes &= lanes - 1U) {
       found[number++] = static_cast<std::int32_t>(first) + __builtin_ctz(lanes);
     }
   };
   std::int64_t j = 0;
   for (; j + kLanes <= size; j += kLanes) {
-    add(~lane_bits(load(masses + j) < bound) & 0xFFFFU, j);
+    add(load(masses + j), 0xFFFFU, j);
   }
   if (j < size) {
-    const std::uint32_t valid = (1U << static_cast<std::uint32_t>(size - j)) - 1U;
-    add(~lane_bits(load_some(masses + j, size - j) < bound) & valid, j);
+    add(load_some(masses + j, size - j), (1U << static_cast<std::uint32_t>(size - j)) - 1U, j);
   }
   return number;
+}
+
+[[gnu::flatten]] void drop_below(float* masses, std::size_t count, float least) {
+  const auto size = static_cast<std::int64_t>(count);
+  const Vec bound = broadcast(least);
+  const auto dropped = [&](const Vec& some) { return select(some < bound, broadcast(0.0F), some); };
+  std::int64_t j = 0;
+  for (; j + kLanes <= size; j += kLanes) {
+    store(masses + j, dropped(load(masses + j)));
+  }
+  if (j < size) {
+    store_some(masses + j, dropped(load_some(masses + j, size - j)), size - j);
+  }
 }
 
 }  // namespace
 
 void add_sampling_kernels(KernelTable& table) noexcept {
-  table.masses = {largest, compute_masses, sum, fixed_point_sum, find};
+  table.masses = {largest, compute_masses, sum, fixed_point_sum, find, drop_below};
 }
 
 }  // namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA

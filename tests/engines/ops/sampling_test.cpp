@@ -66,16 +66,25 @@ TEST_P(SamplingLoops, HaveTheBitsOfThePortableOnes) {
         ASSERT_EQ(masses, expected) << top << ' ' << temperature;
         ASSERT_EQ(bits_of(own.sum(masses.data(), size)),
                   bits_of(portable.sum(masses.data(), size)));
-        for (const int bits : {51, 44, 20}) {
-          ASSERT_EQ(own.fixed_point_sum(masses.data(), size, bits),
-                    portable.fixed_point_sum(masses.data(), size, bits));
-        }
         for (const float least : {0.0F, 1e-30F, 0.3F, 1.0F}) {
-          std::vector<std::int32_t> found(size);
-          std::vector<std::int32_t> wanted(size);
-          found.resize(own.find(masses.data(), size, least, found.data()));
-          wanted.resize(portable.find(masses.data(), size, least, wanted.data()));
-          ASSERT_EQ(found, wanted);
+          for (const int bits : {51, 44, 20}) {
+            ASSERT_EQ(own.fixed_point_sum(masses.data(), size, bits, least),
+                      portable.fixed_point_sum(masses.data(), size, bits, least));
+          }
+          for (const float most : {0.0F, 0.5F, 1.0F, kInfinite}) {
+            std::vector<std::int32_t> found(size);
+            std::vector<std::int32_t> wanted(size);
+            found.resize(own.find(masses.data(), size, least, most, found.data()));
+            wanted.resize(portable.find(masses.data(), size, least, most, wanted.data()));
+            ASSERT_EQ(found, wanted);
+          }
+          Floats left = masses;
+          left.push_back(-1.0F);
+          own.drop_below(left.data(), size, least);
+          ASSERT_EQ(left.back(), -1.0F);
+          left.pop_back();
+          portable.drop_below(expected.data(), size, least);
+          ASSERT_EQ(left, expected);
         }
         ++compared;
       }

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// The masses of a row of logits, in blocks.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engines/sampling/mass_histogram.hpp"
+#include "engines/sampling/mass_kernels.hpp"
+
+namespace tidemill::engines {
+
+/// The masses of a row of logits. Reuses its memory for the next row.
+///
+/// Each block has an upper bound on its masses, so that a search for large masses skips the blocks
+/// that have none.
+/// Threads: calls for different blocks may run concurrently.
+class MassRow {
+public:
+  /// `kernels` must outlive the object.
+  explicit MassRow(const MassKernels& kernels) noexcept : kernels_(&kernels) {}
+
+  /// Begins a row of `size` masses, which are to be written.
+  void resize(std::size_t size);
+
+  [[nodiscard]] std::size_t size() const noexcept { return masses_.size(); }
+  [[nodiscard]] std::size_t num_blocks() const noexcept { return bounds_.size(); }
+  [[nodiscard]] std::span<float> block(std::size_t block) noexcept {
+    const std::size_t begin = block * kMassBlock;
+    return std::span(masses_).subspan(begin, std::min(kMassBlock, masses_.size() - begin));
+  }
+  [[nodiscard]] std::span<const float> masses() const noexcept { return masses_; }
+  [[nodiscard]] float& at(std::size_t token) noexcept { return masses_[token]; }
+  /// Sets the mass of the largest logit of a block.
+  void set_bound(std::size_t block, float mass) noexcept { bounds_[block] = mass; }
+
+  /// Returns the sum of `fixed_point_mass` of the masses that are at least `least`.
+  [[nodiscard]] std::uint64_t sum_at_least(float least, int bits) const;
+  /// Calls `body(token, mass)`, in token order, for each mass in `range` until it returns false.
+  template <class Body>
+  void each_in(const MassRange& range, const Body& body) const {
+    std::array<std::int32_t, kMassBlock> found;
+    for (std::size_t b = 0; b < bounds_.size(); ++b) {
+      if (!may_reach(b, range.least)) {
+        continue;
+      }
+      const std::size_t begin = b * kMassBlock;
+      const std::size_t size = std::min(kMassBlock, masses_.size() - begin);
+      const float* masses = masses_.data() + begin;
+      const std::size_t count = kernels_->find(masses, size, range.least, range.most, found.data());
+      for (const std::int32_t i : std::span(found).first(count)) {
+        if (!body(begin + static_cast<std::size_t>(i), masses[i])) {
+          return;
+        }
+      }
+    }
+  }
+  /// Sets the masses of a block that are less than `least` to 0 and returns the sum of the others.
+  double drop_below(std::size_t block, float least) noexcept;
+
+private:
+  [[nodiscard]] bool may_reach(std::size_t block, float least) const noexcept {
+    return bounds_[block] >= rounding_margin_below(least);
+  }
+
+  const MassKernels* kernels_;
+  std::vector<float> masses_;  // (V)
+  std::vector<float> bounds_;  // by block
+};
+
+}  // namespace tidemill::engines
