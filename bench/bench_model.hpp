@@ -84,6 +84,8 @@ public:
   /// Takes an optimizer step on `batch` sequences unit by unit. Returns the milliseconds of the
   /// unit that 99 of 100 units do not exceed.
   [[nodiscard]] Result<double> train_unit();
+  /// Returns the milliseconds of the longest unit of the last `train_unit`.
+  [[nodiscard]] double longest_unit() const { return longest_unit_; }
   /// Lets `batch` requests decode during an optimizer step on two sequences of `train_tokens`
   /// tokens, each a micro-batch, with equal shares. Returns the sum of both rates, each relative to
   /// its rate alone: decoding alone is measured before, training alone afterwards.
@@ -115,6 +117,7 @@ private:
   std::int64_t batch_ = 1;
   double expected_bytes_ = 0.0;
   double peak_bytes_ = 0.0;
+  double longest_unit_ = 0.0;
   std::unique_ptr<engines::ModelRuntime> runtime_;
   std::unique_ptr<engines::SftTokenLoss> loss_;
   Discard sink_;

@@ -47,6 +47,12 @@ Status note_base(BenchModel& bench, const Figure& figure, const FigureSpec& spec
   return note_peak(bench, figure, spec);
 }
 
+// Tells how much the longest unit exceeds the figure. It includes the interruptions by other work.
+Status note_longest(BenchModel& bench, const Figure& /*figure*/, const FigureSpec& /*spec*/) {
+  add_notes({{"longest_ms", bench.longest_unit()}}, bench);
+  return {};
+}
+
 // Compares the rate with that of sequences of 512 tokens, as in lora_step_*_b1.
 Status note_short_rate(BenchModel& bench, const Figure& figure, const FigureSpec& spec) {
   TIDEMILL_RETURN_IF_ERROR(note_peak(bench, figure, spec));
@@ -108,7 +114,9 @@ FigureSpec step_in_windows(const char* name, DType compute, std::int64_t window_
 
 FigureSpec unit(const char* name, DType compute, std::int64_t window_tokens) {
   const BenchModelOptions model = step_in_windows(name, compute, window_tokens).model;
-  return {name, model, "ms", "5 ms", train_unit, unit_limit};
+  FigureSpec spec{name, model, "ms", "5 ms", train_unit, unit_limit};
+  spec.annotate = note_longest;
+  return spec;
 }
 
 }  // namespace
