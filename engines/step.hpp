@@ -27,8 +27,10 @@ struct StepReport {
   std::int64_t decode_tokens = 0;   // computed, one per sequence
   std::int64_t cached_tokens = 0;   // found in the cache by sequences that started
   std::int64_t preemptions = 0;     // sequences that lost their pages since the last report
-  double kv_use = 0.0;              // share of the cache's pages held by sequences, in [0, 1]
-  std::int64_t train_tokens = 0;    // of the micro-batch, if the iteration ended it
+  /// The share of the cache's pages that sequences hold, in [0, 1]. Pages that a training job
+  /// reserves do not count.
+  double kv_use = 0.0;
+  std::int64_t train_tokens = 0;  // of the micro-batch, if the iteration ended it
   std::int64_t train_units = 0;
   /// True if training computed nothing because other training jobs hold too many of the cache's
   /// pages. They give them back at the end of their micro-batches.

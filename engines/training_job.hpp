@@ -181,8 +181,9 @@ public:
   /// Returns the log-probabilities (T) of the targets of each of `sequences` under `weights`,
   /// computed by the training path. Meant for probes, because it is slow: unless `weights` are the
   /// working weights, it lays them out for the device first.
-  /// Errors: as `forward`; `kUnavailable` while there is work, or while other jobs hold the pages
-  /// that it needs.
+  /// Errors: as `forward`; `kCorruptData` (digest of `weights`), `kResourceExhausted` if there is
+  /// too little memory to lay them out, `kInternal` if a log-probability is not finite;
+  /// `kUnavailable` while there is work, or while other jobs hold the pages that it needs.
   [[nodiscard]] virtual Result<std::vector<std::vector<float>>> score(
       const Snapshot& weights, std::span<const TrainSequence> sequences, float temperature) = 0;
 
@@ -192,7 +193,7 @@ public:
 
   /// Cancels all work and replaces the weights and the optimizer state with those of a commit. If
   /// they are invalid, nothing changes. Errors: `kCorruptData` (digest), `kInvalidArgument` (names,
-  /// shapes).
+  /// shapes), `kResourceExhausted` if there is too little memory to lay them out.
   [[nodiscard]] virtual Status load(const Snapshot& snapshot, const TensorMap& optimizer_state) = 0;
 };
 

@@ -10,7 +10,9 @@ namespace tidemill::engines {
 Result<std::unique_ptr<ReservedPages>> ReservedPages::create(RuntimeContext& context,
                                                              std::int64_t tokens) {
   KvCache& cache = *context.cache;
-  const std::int64_t pages = cache.pages_for(tokens);
+  // More tokens than the cache has need one page more than the cache has, however many they are.
+  const std::int64_t pages =
+      cache.pages_for(std::min(tokens, cache.num_pages() * cache.options().page_tokens + 1));
   const std::int64_t longest_batch =
       context.batch_needs.empty() ? 0 : *context.batch_needs.rbegin();
   const std::int64_t needed = std::max(context.largest_request(), longest_batch);

@@ -227,8 +227,9 @@ Result<StepReport> RolloutView::step(const StepBudget& budget) {
       queue_.plan({std::min(budget.tokens, rows_.layers), budget.prefill_tokens}, admission());
   report.cached_tokens = plan.cached_tokens;
   report.preemptions = plan.preemptions + std::exchange(preempted_between_steps_, 0);
-  report.kv_use = static_cast<double>(queue_.planner().num_pages_in_use()) /
-                  static_cast<double>(context_.cache->num_pages());
+  report.kv_use =
+      static_cast<double>(queue_.planner().num_pages_in_use()) /
+      static_cast<double>(std::max<std::int64_t>(1, context_.cache->num_shared_pages()));
   for (const PageCopy& copy : plan.copies) {
     context_.cache->copy_page(copy.from, copy.to);
   }

@@ -632,6 +632,7 @@ Status RuntimeJob::load(const Snapshot& snapshot, const TensorMap& optimizer_sta
   }
   TIDEMILL_ASSIGN_OR_RETURN(LaidOutWeights weights,
                             weight_cache_.lay_out(snapshot, WeightUse::kForwardAndBackward));
+  TIDEMILL_RETURN_IF_ERROR(parameters_.check(tensors, optimizer_state));
   cancel();
   TIDEMILL_RETURN_IF_ERROR(parameters_.restore(tensors, optimizer_state));
   laying_out_.reset();

@@ -362,7 +362,7 @@ TensorMap TrainedParameters::state() const {
   return state;
 }
 
-Status TrainedParameters::restore(const TensorMap& tensors, const TensorMap& state) {
+Status TrainedParameters::check(const TensorMap& tensors, const TensorMap& state) const {
   const TensorMap first = without_prefix(state, kFirstMoment);
   const TensorMap second = without_prefix(state, kSecondMoment);
   TIDEMILL_RETURN_IF_ERROR(check_tensors_of(weights_, tensors));
@@ -370,22 +370,27 @@ Status TrainedParameters::restore(const TensorMap& tensors, const TensorMap& sta
       check_tensors_of(first_moment_, first).with_context("optimizer state: first moment"));
   TIDEMILL_RETURN_IF_ERROR(
       check_tensors_of(second_moment_, second).with_context("optimizer state: second moment"));
-  TIDEMILL_ASSIGN_OR_RETURN(const std::int64_t step, step_of(state));
-  const TensorMap unrounded = without_prefix(state, kWeight);
-  const bool rounded = published_ != DType::kF32;
-  if (rounded) {
+  TIDEMILL_RETURN_IF_ERROR(step_of(state).status());
+  std::size_t expected = first.size() + second.size() + 1;
+  if (published_ != DType::kF32) {
+    const TensorMap unrounded = without_prefix(state, kWeight);
     TIDEMILL_RETURN_IF_ERROR(
         check_tensors_of(weights_, unrounded).with_context("optimizer state: weights"));
     TIDEMILL_RETURN_IF_ERROR(check_rounded(unrounded, tensors, published_));
+    expected += unrounded.size();
   }
-  const std::size_t weights = rounded ? unrounded.size() : 0;
-  if (state.size() != first.size() + second.size() + weights + 1) {
+  if (state.size() != expected) {
     return invalid_argument("optimizer state: has unexpected tensors");
   }
-  TIDEMILL_RETURN_IF_ERROR(weights_.load(rounded ? unrounded : tensors));
-  TIDEMILL_RETURN_IF_ERROR(first_moment_.load(first));
-  TIDEMILL_RETURN_IF_ERROR(second_moment_.load(second));
-  step_ = step;
+  return {};
+}
+
+Status TrainedParameters::restore(const TensorMap& tensors, const TensorMap& state) {
+  const bool rounded = published_ != DType::kF32;
+  TIDEMILL_RETURN_IF_ERROR(weights_.load(rounded ? without_prefix(state, kWeight) : tensors));
+  TIDEMILL_RETURN_IF_ERROR(first_moment_.load(without_prefix(state, kFirstMoment)));
+  TIDEMILL_RETURN_IF_ERROR(second_moment_.load(without_prefix(state, kSecondMoment)));
+  TIDEMILL_ASSIGN_OR_RETURN(step_, step_of(state));
   if (anchor_.has_value()) {
     keep_anchor();
   }

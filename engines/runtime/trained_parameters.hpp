@@ -70,9 +70,11 @@ public:
   /// Returns the moments as "first_moment.<name>" and "second_moment.<name>" (F32), the weights as
   /// "weight.<name>" (F32) if they are published rounded, and the counter "step" (one I64).
   [[nodiscard]] TensorMap state() const;
-  /// Replaces the weights with `tensors`, and the moments and the counter with `state`, as
-  /// `state()` returned it.
+  /// Checks that `restore` accepts the weights `tensors` and `state`, as `state()` returned it.
   /// Errors: as `load`; `kInvalidArgument` if the weights in `state` do not round to `tensors`.
+  [[nodiscard]] Status check(const TensorMap& tensors, const TensorMap& state) const;
+  /// Replaces the weights with `tensors`, and the moments and the counter with `state`. Requires
+  /// that `check` accepts them.
   [[nodiscard]] Status restore(const TensorMap& tensors, const TensorMap& state);
 
 private:

@@ -152,6 +152,22 @@ TEST_F(OptimStepTest, GradientsAreAccumulatedUntilTheStep) {
   EXPECT_EQ(update(*parts).status().code(), Errc::kInvalidArgument) << "they are used once";
 }
 
+TEST_F(OptimStepTest, ALoadThatIsRefusedChangesNothing) {
+  const auto runtime = open();
+  const auto job = open_job(*runtime, optimizer());
+  const auto other = open_job(*runtime, optimizer());
+  const Snapshot snapshot = publish(*job, {}).value();
+  const UpdateReport expected = train(*other, batch(1));
+  WeightedLoss loss;
+  ASSERT_TRUE(begin(*job, batch(1), &loss).ok());
+  ASSERT_TRUE(run_to_end(*job).ok());
+  EXPECT_EQ(job->load(snapshot, {}).code(), Errc::kInvalidArgument);
+  const UpdateReport report = update(*job).value();
+  EXPECT_EQ(report.gradient_norm, expected.gradient_norm);
+  EXPECT_EQ(report.sums, expected.sums);
+  expect_equal(*job, *other);
+}
+
 TEST_F(OptimStepTest, FrozenTensorsStayAsTheyAre) {
   const auto runtime = open();
   const auto job = open_job(*runtime, optimizer());

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pages of the cache that are reserved for one job: it never waits for pages, its neighbors cannot
 // take them, and no bit changes.
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -200,6 +202,7 @@ TEST_F(ReservedPagesTest, AcceptedWorkKeepsThePagesThatItNeeds) {
   };
   refused(-1, Errc::kInvalidArgument);
   refused(kCache + 1, Errc::kResourceExhausted);
+  refused(std::numeric_limits<std::int64_t>::max(), Errc::kResourceExhausted);
   ResultKeeper results;
   for (const RolloutRequest& request : requests()) {
     ASSERT_TRUE(runtime->rollout().submit(request, results).ok());
@@ -219,6 +222,27 @@ TEST_F(ReservedPagesTest, AcceptedWorkKeepsThePagesThatItNeeds) {
   train(*job, 40, [] {});
   run_to_end(runtime->rollout());
   expect_generated(results);
+}
+
+// Reserved pages are not generation's to use: what is left counts as the whole.
+TEST_F(ReservedPagesTest, TheUseOfTheCacheIsThatOfThePagesThatAreShared) {
+  const auto use_of = [&](ModelRuntime& runtime) {
+    ResultKeeper results;
+    for (const RolloutRequest& request : requests()) {
+      EXPECT_TRUE(runtime.rollout().submit(request, results).ok());
+    }
+    std::vector<double> use;
+    while (runtime.rollout().has_work()) {
+      use.push_back(runtime.rollout().step({64}).value().kv_use);
+    }
+    return use;
+  };
+  const auto small = open(kCache - kReserved);
+  const std::vector<double> expected = use_of(*small);
+  EXPECT_EQ(std::ranges::max(expected), 1.0);
+  const auto runtime = open();
+  const auto job = open_job(*runtime, kReserved).value();
+  EXPECT_EQ(use_of(*runtime), expected);
 }
 
 TEST_F(ReservedPagesTest, PagesThatAnotherJobHoldsAreNotReserved) {

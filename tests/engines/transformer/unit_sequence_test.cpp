@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests how training passes are divided into units, and that the division changes no bit.
+#include "engines/transformer/unit_sequence.hpp"
+
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -9,7 +11,6 @@
 #include <gtest/gtest.h>
 
 #include "engines/transformer/gradients.hpp"
-#include "engines/transformer/unit_sequence.hpp"
 #include "tests/engines/transformer/backends.hpp"
 #include "tests/engines/transformer/model_harness.hpp"
 #include "tests/engines/transformer/random_model.hpp"
