@@ -27,6 +27,7 @@ struct KeeperState {
   KeeperState() = default;  // not an aggregate: CAF would build it from `self`
 
   std::vector<ServingDevice> devices;
+  std::size_t num_started = 0;  // those with which the run was started; the others have joined
   std::string training_device;
   RouterActor router;
   std::function<void(const std::string&)> log;
@@ -49,7 +50,15 @@ struct KeeperState {
 
 using Self = KeeperActor::stateful_pointer<KeeperState>;
 
+// Ends the keeper. Devices that join or leave get the error as a reply.
 void fail(Self self, const Status& status) {
+  auto& state = self->state;
+  for (auto* requests : {&state.joins, &state.leaves}) {
+    for (auto& [device, request] : *requests) {
+      request.deliver(to_caf_error(status));
+    }
+    requests->clear();
+  }
   self->quit(to_caf_error(status));
 }
 
@@ -169,11 +178,15 @@ void quarantine(Self self, std::size_t device, const Status& why) {
   settle(self, state.joins, device, why);
   settle(self, state.leaves, device, why);
   const bool none_serves = state.roster.num_serving() == 0;
+  const std::string& name = state.devices[device].name;
   if (none_serves && state.roster.num_joining() == 0) {
-    fail(self, why);
+    // A run that is started again begins without the devices that have joined, so it does not fail
+    // for the same reason.
+    fail(self, device < state.num_started
+                   ? why
+                   : Status(Errc::kUnavailable, name + " has joined and failed: " + why.message()));
     return;
   }
-  const std::string& name = state.devices[device].name;
   if (state.log) {
     state.log(name + " is quarantined: " + why.message());
   }
@@ -395,6 +408,7 @@ Result<AdmissionLedger> restored_ledger(const KeeperOptions& options) {
 KeeperActor::behavior_type keeper(Self self, const KeeperDeps& deps) {
   auto& state = self->state;
   state.devices = deps.devices;
+  state.num_started = deps.devices.size();
   state.training_device = deps.training_device;
   state.router = deps.router;
   state.log = deps.log;

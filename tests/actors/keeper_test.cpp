@@ -628,7 +628,7 @@ TEST_F(KeeperTest, ARunThatWaitsForADeviceEndsIfItDoesNotJoin) {
   start_with({other});
   generate(1);
   generate(2);
-  leave("device-1");
+  const auto left = leave("device-1");
   const auto late = std::make_shared<FakeDevice>();
   const auto joined = join("late", late);
   kill(device_handle_);
@@ -636,7 +636,22 @@ TEST_F(KeeperTest, ARunThatWaitsForADeviceEndsIfItDoesNotJoin) {
   advance(6min);
   EXPECT_EQ(joined.status().code(), Errc::kTimeout);
   ASSERT_TRUE(exit_->has_value()) << "the device that is leaving does not serve again";
-  EXPECT_EQ((*exit_)->code(), Errc::kTimeout);
+  EXPECT_EQ((*exit_)->code(), Errc::kUnavailable);
+  EXPECT_EQ(left.status().code(), Errc::kUnavailable) << "a request gets a reply";
+}
+
+// A run that is started again begins without it, so what it failed for does not happen again.
+TEST_F(KeeperTest, ADeviceThatHasJoinedDoesNotEndTheRunForGood) {
+  start();
+  const auto late = std::make_shared<FakeDevice>();
+  const auto joined = join("late", late);
+  kill(device_handle_);
+  take(late->loads).fail({Errc::kInvalidArgument, "other shapes"});
+  drain();
+  EXPECT_EQ(joined.status().code(), Errc::kInvalidArgument);
+  ASSERT_TRUE(exit_->has_value());
+  EXPECT_EQ((*exit_)->code(), Errc::kUnavailable);
+  EXPECT_EQ((*exit_)->message(), "late has joined and failed: loading new weights: other shapes");
 }
 
 TEST_F(KeeperTest, OnlyDevicesJoin) {
