@@ -129,7 +129,7 @@ FigureSpec long_figure(const char* name) {
 std::vector<FigureSpec> grpo_figures() {
   const BenchModelOptions f32 = adapter_over(DType::kF32, kPreset);
   const BenchModelOptions bf16 = adapter_over(DType::kBF16, kPreset);
-  constexpr auto at_peak = at_matmul_peak<kShort>;
+  const auto at_peak = at_matmul_peak<kShort>;
   return {
       {"grpo_step_f32", f32, "s", kMatmulPeak, step_f32, at_peak, RunsIn::kOwnProcess},
       {"grpo_step_bf16", bf16, "s", kMatmulPeak, step_bf16, at_peak, RunsIn::kOwnProcess},

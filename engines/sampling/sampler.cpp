@@ -195,7 +195,8 @@ void Sampler::narrow(std::uint64_t wanted, double share, Threshold& threshold) {
     total += fixed_point_mass(mass, bits);
     histogram_.add(mass, fixed_point_mass(mass, bits));
   }
-  const double error = 1.5 / std::sqrt(static_cast<double>(row_.size() / kEstimateStep + 1));
+  const std::size_t used = row_.size() / kEstimateStep + 1;
+  const double error = 1.5 / std::sqrt(static_cast<double>(used));
   const auto estimated = [&](double part) {
     const double sum = std::clamp(part, 0.0, 1.0) * static_cast<double>(total);
     return histogram_.bucket_reaching(std::max<std::uint64_t>(1, static_cast<std::uint64_t>(sum)))

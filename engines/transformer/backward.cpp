@@ -250,7 +250,7 @@ private:
       groups.back().adapters = add_adapters(group_plans_.back().adapter_runs, 0, contents);
     }
     const PreparedPass& pass = state.prepare(std::move(contents), state.backward_pass);
-    const PlanLists lists = lists_at(plan, pass);
+    PlanLists lists = lists_at(plan, pass);
     for (std::size_t i = 0; i < groups.size(); ++i) {
       all_group_lists_.push_back({pass.segments(groups[i].continuing),
                                   pass.segments(groups[i].prefixes),

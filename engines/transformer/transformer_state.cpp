@@ -44,8 +44,8 @@ void BackwardBuffers::borrow(const ModelConfig& config, const Rows& rows, PassMe
   memory.lend(prefix_dvalue, rows.prefix, key_cols);
 }
 
-void HeadBuffers::borrow(const ModelConfig& config, const ForwardBuffers& from, std::int64_t rows,
-                         std::int64_t chunk, PassMemory& memory) {
+void HeadBuffers::borrow(const ModelConfig& config, const ForwardBuffers& forward,
+                         std::int64_t rows, std::int64_t chunk, PassMemory& memory) {
   const auto borrow_rows = [&](DeviceMatrix& matrix, const DeviceMatrix& of_forward,
                                std::int64_t cols) {
     if (of_forward.memory_bytes() >= chunk * cols * element_bytes(matrix.dtype()) ||
@@ -53,9 +53,9 @@ void HeadBuffers::borrow(const ModelConfig& config, const ForwardBuffers& from, 
       matrix.lend(of_forward);
     }
   };
-  borrow_rows(hidden, from.normed, config.hidden_size);
-  borrow_rows(dhidden, from.residual, config.hidden_size);
-  borrow_rows(logits, from.inner, config.vocab_size);
+  borrow_rows(hidden, forward.normed, config.hidden_size);
+  borrow_rows(dhidden, forward.residual, config.hidden_size);
+  borrow_rows(logits, forward.inner, config.vocab_size);
   for (DeviceMatrix* values : {&logprobs, &entropies, &dlogprobs, &dentropies}) {
     memory.lend(*values, rows, 1);
   }

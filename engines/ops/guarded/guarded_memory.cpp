@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 #include <sys/mman.h>
+#include <system_error>
 #include <unistd.h>
 
 #include "base/check.hpp"
@@ -18,8 +19,8 @@ namespace {
 constexpr std::int64_t kMaxFilled = std::int64_t{16} << 20U;
 
 Status refused(std::int64_t bytes) {
-  return {Errc::kResourceExhausted,
-          "guarded memory of " + std::to_string(bytes) + " bytes: " + std::strerror(errno)};
+  return {Errc::kResourceExhausted, "guarded memory of " + std::to_string(bytes) +
+                                        " bytes: " + std::generic_category().message(errno)};
 }
 
 }  // namespace

@@ -92,8 +92,9 @@ std::byte* HostMemory::pointer(DeviceAddress address) const noexcept {
   if (address.is_null()) {
     return nullptr;
   }
-  return reinterpret_cast<std::byte*>(DeviceAccess::to_number(address) +
-                                      static_cast<std::uintptr_t>(shift_));
+  const auto shifted = DeviceAccess::to_number(address) + static_cast<std::uintptr_t>(shift_);
+  // Device addresses are numbers until here.
+  return reinterpret_cast<std::byte*>(shifted);  // NOLINT(performance-no-int-to-ptr)
 }
 
 void HostMemory::free(DeviceAddress address, std::int64_t bytes) noexcept {
