@@ -14,9 +14,8 @@ std::uint64_t MassRow::sum_at_least(float least, int bits) const {
     if (!may_reach(b, least)) {
       continue;
     }
-    const std::size_t begin = b * kMassBlock;
-    const std::size_t size = std::min(kMassBlock, masses_.size() - begin);
-    total += kernels_->fixed_point_sum(masses_.data() + begin, size, bits, least);
+    const std::span<const float> masses = block(b);
+    total += kernels_->fixed_point_sum(masses.data(), masses.size(), bits, least);
   }
   return total;
 }

@@ -17,7 +17,7 @@ namespace tidemill::engines {
 /// The masses of a row of logits. Reuses its memory for the next row.
 ///
 /// Each block has an upper bound on its masses, so that a search for large masses skips the blocks
-/// that have none.
+/// that have none. The bounds must be set before `sum_at_least` and `each_in` are called.
 /// Threads: calls for different blocks may run concurrently.
 class MassRow {
 public:
@@ -30,8 +30,10 @@ public:
   [[nodiscard]] std::size_t size() const noexcept { return masses_.size(); }
   [[nodiscard]] std::size_t num_blocks() const noexcept { return bounds_.size(); }
   [[nodiscard]] std::span<float> block(std::size_t block) noexcept {
-    const std::size_t begin = block * kMassBlock;
-    return std::span(masses_).subspan(begin, std::min(kMassBlock, masses_.size() - begin));
+    return std::span(masses_).subspan(block * kMassBlock, size_of(block));
+  }
+  [[nodiscard]] std::span<const float> block(std::size_t block) const noexcept {
+    return std::span(masses_).subspan(block * kMassBlock, size_of(block));
   }
   [[nodiscard]] std::span<const float> masses() const noexcept { return masses_; }
   [[nodiscard]] float& at(std::size_t token) noexcept { return masses_[token]; }
@@ -48,12 +50,12 @@ public:
       if (!may_reach(b, range.least)) {
         continue;
       }
-      const std::size_t begin = b * kMassBlock;
-      const std::size_t size = std::min(kMassBlock, masses_.size() - begin);
-      const float* masses = masses_.data() + begin;
-      const std::size_t count = kernels_->find(masses, size, range.least, range.most, found.data());
+      const std::span<const float> masses = block(b);
+      const std::size_t count =
+          kernels_->find(masses.data(), masses.size(), range.least, range.most, found.data());
       for (const std::int32_t i : std::span(found).first(count)) {
-        if (!body(begin + static_cast<std::size_t>(i), masses[i])) {
+        const auto at = static_cast<std::size_t>(i);
+        if (!body(b * kMassBlock + at, masses[at])) {
           return;
         }
       }
@@ -63,6 +65,9 @@ public:
   double drop_below(std::size_t block, float least) noexcept;
 
 private:
+  [[nodiscard]] std::size_t size_of(std::size_t block) const noexcept {
+    return std::min(kMassBlock, masses_.size() - block * kMassBlock);
+  }
   [[nodiscard]] bool may_reach(std::size_t block, float least) const noexcept {
     return bounds_[block] >= rounding_margin_below(least);
   }

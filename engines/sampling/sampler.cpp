@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -136,13 +135,21 @@ void Sampler::compute_block(std::size_t block, float temperature) {
   const std::span<const float> logits = adjusted_.block(block, copy);
   kernels_->compute_masses(logits.data(), logits.size(), largest_, temperature,
                            row_.block(block).data());
-  float bound = mass_of(block_largest_[block].value, largest_, temperature);
   adjusted_.each_changed(block, [&](const AdjustedLogits::Changed& changed) {
-    const float mass = mass_of(changed.logit, largest_, temperature);
-    row_.at(static_cast<std::size_t>(changed.token)) = mass;
-    bound = std::max(bound, mass);
+    row_.at(static_cast<std::size_t>(changed.token)) =
+        mass_of(changed.logit, largest_, temperature);
   });
-  row_.set_bound(block, bound);
+}
+
+// Bounds the masses of each block, for searches in the row.
+void Sampler::bound_blocks(float temperature) {
+  for (std::size_t b = 0; b < row_.num_blocks(); ++b) {
+    float bound = mass_of(block_largest_[b].value, largest_, temperature);
+    adjusted_.each_changed(b, [&](const AdjustedLogits::Changed& changed) {
+      bound = std::max(bound, row_.at(static_cast<std::size_t>(changed.token)));
+    });
+    row_.set_bound(b, bound);
+  }
 }
 
 // Collects, in token order, the tokens with masses in `range`. Returns false if there are more than
@@ -192,8 +199,9 @@ void Sampler::narrow(std::uint64_t wanted, double share, Threshold& threshold) {
   std::uint64_t total = 0;
   for (std::size_t i = 0; i < row_.size(); i += kEstimateStep) {
     const float mass = row_.masses()[i];
-    total += fixed_point_mass(mass, bits);
-    histogram_.add(mass, fixed_point_mass(mass, bits));
+    const std::uint64_t amount = fixed_point_mass(mass, bits);
+    total += amount;
+    histogram_.add(mass, amount);
   }
   const std::size_t used = row_.size() / kEstimateStep + 1;
   const double error = 1.5 / std::sqrt(static_cast<double>(used));
@@ -260,6 +268,7 @@ Sampler::Kept Sampler::filter_top_p(const SamplingOptions& options) {
   }
   const std::uint64_t wanted = top_p_target(options.top_p, total);
   const int bits = fixed_point_bits(row_.size());
+  bound_blocks(options.temperature);
   Threshold threshold;
   // Few tokens of most distributions have more than the first bound. Each bound is a sixteenth of
   // the one before, until it is less than half of the smallest fixed-point mass.
@@ -291,6 +300,7 @@ Sampler::Kept Sampler::filter(const SamplingOptions& options) {
     drop_below(options.min_p);
     return Kept::kWithMass;
   }
+  bound_blocks(options.temperature);
   collect({least_top_k_mass(options)}, row_.size());
   kept_.keep_top_k(options.top_k);
   if (options.top_p < 1.0F) {

@@ -102,6 +102,7 @@ private:
   [[nodiscard]] Largest find_largest();
   [[nodiscard]] std::int32_t first_equal(double largest) const;
   void compute_block(std::size_t block, float temperature);
+  void bound_blocks(float temperature);
   [[nodiscard]] Kept filter(const SamplingOptions& options);
   [[nodiscard]] Kept filter_top_p(const SamplingOptions& options);
   bool collect(const MassRange& range, std::size_t limit);
