@@ -3,6 +3,10 @@
 
 namespace tidemill::engines {
 
+Status TokenLoss::token_gradients(const LossTokens& /*tokens*/) {
+  return {Errc::kUnimplemented, "the loss does not compute the gradients of single tokens"};
+}
+
 Status run_to_end(TrainingJob& job) {
   while (job.has_work()) {
     TIDEMILL_ASSIGN_OR_RETURN(const StepReport report, job.advance({}));

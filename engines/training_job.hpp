@@ -50,6 +50,16 @@ struct LossRow {
   std::span<float> dentropies;       // (T) out: d loss / d entropy, zeroed before the call
 };
 
+/// Gives a loss n consecutive tokens of one sequence.
+struct LossTokens {
+  const TrainSequence* sequence = nullptr;
+  std::size_t first = 0;             // the index of the first of these tokens
+  std::span<const float> logprobs;   // (n) as in `LossRow`
+  std::span<const float> entropies;  // (n)
+  std::span<float> dlogprobs;        // (n) out, zeroed before the call
+  std::span<float> dentropies;       // (n) out, zeroed before the call
+};
+
 /// Metrics of a loss by name, as sums: those of two micro-batches can be added.
 using LossSums = std::map<std::string, double>;
 
@@ -62,6 +72,15 @@ public:
   /// metric "loss" is the loss itself.
   /// Errors: `kInvalidArgument` naming the sequence if a column is missing or not finite.
   [[nodiscard]] virtual Status evaluate(std::span<const LossRow> rows, LossSums& sums) = 0;
+
+  /// Returns whether the gradients at a token depend on the log-probability and the entropy of no
+  /// other token. The engine then asks for gradients with `token_gradients` while it computes
+  /// log-probabilities, which saves computing the logits a second time, and calls `evaluate` after
+  /// that.
+  [[nodiscard]] virtual bool is_token_local() const { return false; }
+  /// Writes the gradients that `evaluate` writes at these tokens, with the same bits. Called only
+  /// if `is_token_local`. Errors: as `evaluate`.
+  [[nodiscard]] virtual Status token_gradients(const LossTokens& tokens);
 };
 
 /// Reports what one optimizer step did.
@@ -153,7 +172,8 @@ public:
   /// Runs at most `budget.units` units of the work that was started. Stops at the end of a
   /// micro-batch, which has at most `budget.tokens` tokens or is a single sequence.
   /// Errors: those of the loss, of the device and of the allocator of snapshots; `kInternal` naming
-  /// the sequence or the tensor if a log-probability or a gradient is not finite;
+  /// the sequence or the tensor if a log-probability or a gradient is not finite, or naming the
+  /// sequence if `TokenLoss::token_gradients` and `evaluate` disagree;
   /// `kResourceExhausted` if there is too little memory to lay changed weights out. After an error,
   /// the job is in the state that `cancel` leaves.
   [[nodiscard]] virtual Result<StepReport> advance(const StepBudget& budget) = 0;

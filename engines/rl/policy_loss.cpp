@@ -229,7 +229,7 @@ Result<PolicyLossReport> policy_loss(const PolicyLossInputs<Real>& inputs,
     const double row_scale = by_weight && global
                                  ? aggregator.weighted_row_scale(row_weight(inputs, counted, row))
                                  : aggregator.row_scale(count_valid(rows, counted, row));
-    compute_row(batch, row, correction * row_scale, out, report);
+    compute_row(batch, row, options.row_scale.value_or(correction * row_scale), out, report);
   }
   TIDEMILL_RETURN_IF_ERROR(check_token_result<Real>(rows, "gradient", out.gradient));
   TIDEMILL_RETURN_IF_ERROR(check_token_result<Real>(rows, "per_token", out.per_token));

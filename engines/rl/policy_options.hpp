@@ -78,6 +78,9 @@ struct PolicyLossOptions {
   KlOptions kl;
 
   AggregateOptions aggregate;
+  /// If set, replaces the scale that `aggregate` gives to each row. Meant for rows that are parts of
+  /// longer ones.
+  std::optional<double> row_scale;
 };
 
 /// Checks that the options are in range and can be combined.

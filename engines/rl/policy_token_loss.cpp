@@ -37,25 +37,9 @@ Status check_options(const PolicyTokenLossOptions& options) {
   return {};
 }
 
-/// Checks that the columns the loss reads have one value per token.
-Status check_sizes(const LossRow& row, const PolicyTokenLossOptions& options) {
-  const TrainSequence& sequence = *row.sequence;
-  const bool proximal = options.old_logprobs == OldLogprobs::kProximal;
-  const bool reference = options.policy.kl_coefficient != 0.0;
-  const bool entropy = options.entropy_coefficient != 0.0;
-  const std::size_t tokens = sequence.ids.size();
-  const bool weights = !sequence.token_weights.empty();
-  const std::array<std::pair<const char*, std::size_t>, 9> columns = {{
-      {"logprobs", row.logprobs.size()},
-      {"dlogprobs", row.dlogprobs.size()},
-      {"advantages", sequence.advantages.size()},
-      {"behavior_logprobs", sequence.behavior_logprobs.size()},
-      {"proximal_logprobs", proximal ? sequence.proximal_logprobs.size() : tokens},
-      {"reference_logprobs", reference ? sequence.reference_logprobs.size() : tokens},
-      {"entropies", entropy || !row.entropies.empty() ? row.entropies.size() : tokens},
-      {"dentropies", entropy ? row.dentropies.size() : tokens},
-      {"token_weights", weights ? sequence.token_weights.size() : tokens},
-  }};
+using ColumnSizes = std::span<const std::pair<const char*, std::size_t>>;
+
+Status check_sizes(const TrainSequence& sequence, ColumnSizes columns, std::size_t tokens) {
   for (const auto& [name, size] : columns) {
     if (size != tokens) {
       return refuse(kBadShape, std::string(name) + " has " + std::to_string(size) +
@@ -64,6 +48,57 @@ Status check_sizes(const LossRow& row, const PolicyTokenLossOptions& options) {
     }
   }
   return {};
+}
+
+/// Checks that the columns of a sequence that the loss reads have one value per token.
+Status check_columns(const TrainSequence& sequence, const PolicyTokenLossOptions& options) {
+  const bool proximal = options.old_logprobs == OldLogprobs::kProximal;
+  const bool reference = options.policy.kl_coefficient != 0.0;
+  const std::size_t tokens = sequence.ids.size();
+  const bool weights = !sequence.token_weights.empty();
+  const std::array<std::pair<const char*, std::size_t>, 5> columns = {{
+      {"advantages", sequence.advantages.size()},
+      {"behavior_logprobs", sequence.behavior_logprobs.size()},
+      {"proximal_logprobs", proximal ? sequence.proximal_logprobs.size() : tokens},
+      {"reference_logprobs", reference ? sequence.reference_logprobs.size() : tokens},
+      {"token_weights", weights ? sequence.token_weights.size() : tokens},
+  }};
+  return check_sizes(sequence, columns, tokens);
+}
+
+/// Checks the sizes of what a `LossRow` or `LossTokens` of `count` tokens has.
+template <class Values>
+Status check_values(const Values& values, const PolicyTokenLossOptions& options,
+                    std::size_t count) {
+  const bool entropy = options.entropy_coefficient != 0.0;
+  const std::array<std::pair<const char*, std::size_t>, 4> columns = {{
+      {"logprobs", values.logprobs.size()},
+      {"dlogprobs", values.dlogprobs.size()},
+      {"entropies", entropy || !values.entropies.empty() ? values.entropies.size() : count},
+      {"dentropies", entropy ? values.dentropies.size() : count},
+  }};
+  return check_sizes(*values.sequence, columns, count);
+}
+
+/// Returns the inputs of the loss at the tokens [first, first + count) of a sequence.
+PolicyLossInputs<float> inputs_at(const TrainSequence& sequence, OldLogprobs old_logprobs,
+                                  std::size_t first, std::size_t count) {
+  const auto part = [=](const std::vector<float>& column) {
+    return column.empty() ? std::span<const float>() : std::span(column).subspan(first, count);
+  };
+  PolicyLossInputs<float> inputs;
+  inputs.proximal_logprobs = part(old_logprobs == OldLogprobs::kProximal
+                                      ? sequence.proximal_logprobs
+                                      : sequence.behavior_logprobs);
+  inputs.advantages = part(sequence.advantages);
+  inputs.behavior_logprobs = part(sequence.behavior_logprobs);
+  inputs.reference_logprobs = part(sequence.reference_logprobs);
+  inputs.token_weights = part(sequence.token_weights);
+  return inputs;
+}
+
+float entropy_gradient(double scale, double weight) {
+  return static_cast<float>(-scale * weight);
 }
 
 }  // namespace
@@ -100,20 +135,14 @@ Status PolicyTokenLoss::evaluate(std::span<const LossRow> rows, LossSums& sums) 
 Status PolicyTokenLoss::evaluate_row(const LossRow& row, LossSums& sums) {
   const TrainSequence& sequence = *row.sequence;
   TIDEMILL_RETURN_IF_ERROR(read_targets(sequence, mask_));
-  TIDEMILL_RETURN_IF_ERROR(check_sizes(row, options_));
+  TIDEMILL_RETURN_IF_ERROR(check_columns(sequence, options_));
+  TIDEMILL_RETURN_IF_ERROR(check_values(row, options_, mask_.size()));
   TIDEMILL_RETURN_IF_ERROR(check_weights(sequence));
   const std::array<std::size_t, 2> offsets = {0, mask_.size()};
   const TokenRows token_rows{offsets, mask_, {&sequence.id, 1}};
-  PolicyLossInputs<float> inputs;
+  PolicyLossInputs<float> inputs = inputs_at(sequence, options_.old_logprobs, 0, mask_.size());
   inputs.rows = token_rows;
   inputs.logprobs = row.logprobs;
-  inputs.proximal_logprobs = options_.old_logprobs == OldLogprobs::kProximal
-                                 ? std::span<const float>(sequence.proximal_logprobs)
-                                 : std::span<const float>(sequence.behavior_logprobs);
-  inputs.advantages = sequence.advantages;
-  inputs.behavior_logprobs = sequence.behavior_logprobs;
-  inputs.reference_logprobs = sequence.reference_logprobs;
-  inputs.token_weights = sequence.token_weights;
   TIDEMILL_RETURN_IF_ERROR(
       check_token_column(token_rows, "behavior_logprobs", inputs.behavior_logprobs));
   TIDEMILL_ASSIGN_OR_RETURN(const PolicyLossReport report,
@@ -139,7 +168,7 @@ Status PolicyTokenLoss::evaluate_row(const LossRow& row, LossSums& sums) {
     entropy += of_token;
     weighted_entropy += weight * of_token;
     if (entropy_scale != 0.0) {
-      row.dentropies[t] = static_cast<float>(-entropy_scale * weight);
+      row.dentropies[t] = entropy_gradient(entropy_scale, weight);
     }
   }
   sums["loss"] += report.loss - entropy_scale * weighted_entropy;
@@ -153,6 +182,46 @@ Status PolicyTokenLoss::evaluate_row(const LossRow& row, LossSums& sums) {
     sums["entropy_sum"] += entropy;
   }
   ratio_max_ = std::max(ratio_max_, report.ratio_max);
+  return {};
+}
+
+bool PolicyTokenLoss::is_token_local() const {
+  const PolicyLossOptions& policy = options_.policy;
+  if (policy.ratio_level != RatioLevel::kToken || policy.off_policy_delta) {
+    return false;
+  }
+  const auto& correction = policy.rollout_correction;
+  return !correction || (correction->level == CorrectionLevel::kToken &&
+                         correction->rule != CorrectionRule::kSeqMask &&
+                         std::ranges::all_of(correction->reject, [](const RejectRule& rule) {
+                           return rule.scope == RejectScope::kToken;
+                         }));
+}
+
+Status PolicyTokenLoss::token_gradients(const LossTokens& tokens) {
+  const TrainSequence& sequence = *tokens.sequence;
+  const std::size_t count = tokens.logprobs.size();
+  TIDEMILL_RETURN_IF_ERROR(read_targets(sequence, mask_));
+  TIDEMILL_RETURN_IF_ERROR(check_columns(sequence, options_));
+  TIDEMILL_RETURN_IF_ERROR(check_values(tokens, options_, count));
+  TIDEMILL_RETURN_IF_ERROR(check_weights(sequence));
+  const double row_scale = aggregator_.weighted_row_scale(target_weight(sequence));
+  const auto mask = std::span<const std::uint8_t>(mask_).subspan(tokens.first, count);
+  const std::array<std::size_t, 2> offsets = {0, count};
+  PolicyLossInputs<float> inputs =
+      inputs_at(sequence, options_.old_logprobs, tokens.first, count);
+  inputs.rows = {offsets, mask, {&sequence.id, 1}};
+  inputs.logprobs = tokens.logprobs;
+  PolicyLossOptions policy = options_.policy;
+  policy.row_scale = row_scale;
+  TIDEMILL_RETURN_IF_ERROR(policy_loss<float>(inputs, policy, {tokens.dlogprobs, {}}).status());
+  const double entropy_scale = options_.entropy_coefficient * row_scale;
+  for (std::size_t i = 0; i < count && entropy_scale != 0.0; ++i) {
+    if (mask[i] != 0) {
+      tokens.dentropies[i] =
+          entropy_gradient(entropy_scale, weight_of(sequence, tokens.first + i));
+    }
+  }
   return {};
 }
 

@@ -59,6 +59,11 @@ public:
   /// `bad_option` if a row has targets although the totals have none, `non_finite_result`.
   [[nodiscard]] Status evaluate(std::span<const LossRow> rows, LossSums& sums) override;
 
+  /// Returns false if ratios, weights or rejections are those of whole sequences.
+  [[nodiscard]] bool is_token_local() const override;
+  /// Errors: as `evaluate`.
+  [[nodiscard]] Status token_gradients(const LossTokens& tokens) override;
+
   /// Returns the largest importance ratio since `create`. It is not one of the sums because a
   /// maximum does not add up over micro-batches.
   [[nodiscard]] double ratio_max() const noexcept { return ratio_max_; }

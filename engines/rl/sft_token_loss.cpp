@@ -43,12 +43,28 @@ Status SftTokenLoss::evaluate_row(const LossRow& row, LossSums& sums) {
     const double weight = weight_of(*row.sequence, t);
     logprobs += weight * static_cast<double>(row.logprobs[t]);
     entropy += row.entropies.empty() ? 0.0 : static_cast<double>(row.entropies[t]);
-    row.dlogprobs[t] = total_weight_ == 0.0 ? 0.0F : static_cast<float>(-weight / total_weight_);
+    row.dlogprobs[t] = gradient(*row.sequence, t);
   }
   sums["loss"] -= targets == 0 || total_weight_ == 0.0 ? 0.0 : logprobs / total_weight_;
   sums["tokens"] += static_cast<double>(targets);
   if (!row.entropies.empty()) {
     sums["entropy_sum"] += entropy;
+  }
+  return {};
+}
+
+float SftTokenLoss::gradient(const TrainSequence& sequence, std::size_t t) const {
+  return total_weight_ == 0.0 ? 0.0F
+                              : static_cast<float>(-weight_of(sequence, t) / total_weight_);
+}
+
+Status SftTokenLoss::token_gradients(const LossTokens& tokens) {
+  TIDEMILL_RETURN_IF_ERROR(read_targets(*tokens.sequence, mask_));
+  TIDEMILL_RETURN_IF_ERROR(check_weights(*tokens.sequence));
+  for (std::size_t i = 0; i < tokens.dlogprobs.size(); ++i) {
+    if (mask_[tokens.first + i] != 0) {
+      tokens.dlogprobs[i] = gradient(*tokens.sequence, tokens.first + i);
+    }
   }
   return {};
 }

@@ -2,6 +2,7 @@
 // The supervised loss: the weighted mean negative log-probability of the targets.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -31,8 +32,14 @@ public:
   /// if a row has targets although the total is 0.
   [[nodiscard]] Status evaluate(std::span<const LossRow> rows, LossSums& sums) override;
 
+  [[nodiscard]] bool is_token_local() const override { return true; }
+  /// Errors: as `evaluate`.
+  [[nodiscard]] Status token_gradients(const LossTokens& tokens) override;
+
 private:
   Status evaluate_row(const LossRow& row, LossSums& sums);
+  // Returns the gradient of the log-probability of token `t`, a target.
+  [[nodiscard]] float gradient(const TrainSequence& sequence, std::size_t t) const;
 
   std::int64_t total_targets_;
   double total_weight_;

@@ -214,6 +214,21 @@ std::vector<std::int64_t> MicroBatch::sequence_rows() const {
   return rows;
 }
 
+std::vector<MicroBatch::TokenRange> MicroBatch::tokens_of(std::int64_t first,
+                                                          std::int64_t end) const {
+  std::vector<TokenRange> ranges;
+  for (std::size_t i = 0; i < sequences_.size(); ++i) {
+    const ValueRange& all = value_ranges_[i];
+    const std::size_t begin = std::max(all.first_row, static_cast<std::size_t>(first));
+    const std::size_t stop = std::min(all.first_row + all.count, static_cast<std::size_t>(end));
+    if (begin < stop) {
+      ranges.push_back(
+          {sequences_[i], all.first_token + (begin - all.first_row), begin, stop - begin});
+    }
+  }
+  return ranges;
+}
+
 std::vector<std::vector<float>> MicroBatch::to_columns(std::span<const float> rows) const {
   TIDEMILL_CHECK(rows.size() == targets_.size());
   std::vector<std::vector<float>> columns;

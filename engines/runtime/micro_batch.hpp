@@ -73,6 +73,17 @@ public:
   /// Returns how many training rows each sequence and each shared prompt has, in row order.
   [[nodiscard]] std::vector<std::int64_t> sequence_rows() const;
 
+  /// Consecutive tokens of a sequence whose rows follow each other too. The row of a token is the
+  /// one that predicts it.
+  struct TokenRange {
+    const TrainSequence* sequence = nullptr;
+    std::size_t first_token = 0;
+    std::size_t first_row = 0;
+    std::size_t count = 0;
+  };
+  /// Returns the tokens of the training rows [first, end), in row order.
+  [[nodiscard]] std::vector<TokenRange> tokens_of(std::int64_t first, std::int64_t end) const;
+
   /// Converts values per training row to one column (T) per sequence, 0 where masked.
   [[nodiscard]] std::vector<std::vector<float>> to_columns(std::span<const float> rows) const;
   /// Converts columns (T) to values per training row.

@@ -11,13 +11,19 @@
 namespace tidemill::engines {
 namespace {
 
-// Fails, naming the sequence, if a column is not finite.
+// Fails, naming the sequence, if a value is not finite.
+Status check_finite(const TrainSequence& sequence, std::span<const float> values,
+                    const char* what) {
+  if (!std::ranges::all_of(values, [](float x) { return std::isfinite(x); })) {
+    return {Errc::kInternal, std::string(what) + " not finite" + sample_text(sequence.id)};
+  }
+  return {};
+}
+
 Status check_finite(std::span<const TrainSequence* const> sequences,
                     const std::vector<std::vector<float>>& columns, const char* what) {
   for (std::size_t i = 0; i < columns.size(); ++i) {
-    if (!std::ranges::all_of(columns[i], [](float x) { return std::isfinite(x); })) {
-      return {Errc::kInternal, std::string(what) + " not finite" + sample_text(sequences[i]->id)};
-    }
+    TIDEMILL_RETURN_IF_ERROR(check_finite(*sequences[i], columns[i], what));
   }
   return {};
 }
@@ -60,8 +66,7 @@ bool TrainingPass::start(GeneratedRows* generated) {
 Status TrainingPass::run_unit(LossSums& sums) {
   TIDEMILL_CHECK(!done());
   if (stage_ != Stage::kLoss) {
-    run_device_unit();
-    return {};
+    return run_device_unit();
   }
   TIDEMILL_RETURN_IF_ERROR(score());
   if (loss_ != nullptr) {
@@ -73,30 +78,28 @@ Status TrainingPass::run_unit(LossSums& sums) {
   return {};
 }
 
-void TrainingPass::run_device_unit() {
+Status TrainingPass::run_device_unit() {
   if (!units_->done()) {
     units_->run();
+    TIDEMILL_RETURN_IF_ERROR(token_loss_);
   }
   while (units_ != nullptr && units_->done()) {
     go_on();
   }
+  return {};
 }
 
 // Goes on to the stage after the one whose units have run.
 void TrainingPass::go_on() {
   done_units_.push_back(std::move(units_));
   switch (stage_) {
-    case Stage::kForward:
-      hidden_ = micro_.hidden(resources_.transformer);
-      stage_ = Stage::kLogprobs;
-      units_ =
-          resources_.transformer.start_token_logprobs(head_input(), row_logprobs_, row_entropies_);
+    case Stage::kForward: start_head(); break;
+    case Stage::kTokenLoss:
+      has_gradients_ = true;
+      stage_ = Stage::kLoss;
       break;
     case Stage::kLogprobs: stage_ = Stage::kLoss; break;
-    case Stage::kHeadBackward:
-      stage_ = Stage::kBackward;
-      start_backward();
-      break;
+    case Stage::kHeadBackward: start_backward(); break;
     case Stage::kBackward: stage_ = Stage::kDone; break;
     case Stage::kLoss:
     case Stage::kDone: break;
@@ -106,6 +109,44 @@ void TrainingPass::go_on() {
 HeadInput TrainingPass::head_input() {
   return {weights_.base.get(), weights_.adapter.get(), hidden_,
           micro_.targets(),    resources_.head,        sequence_rows_};
+}
+
+void TrainingPass::start_head() {
+  hidden_ = micro_.hidden(resources_.transformer);
+  if (loss_ == nullptr || !loss_->is_token_local()) {
+    stage_ = Stage::kLogprobs;
+    units_ =
+        resources_.transformer.start_token_logprobs(head_input(), row_logprobs_, row_entropies_);
+    return;
+  }
+  stage_ = Stage::kTokenLoss;
+  row_dlogprobs_.assign(row_logprobs_.size(), 0.0F);
+  row_dentropies_.assign(row_logprobs_.size(), 0.0F);
+  const auto set = [this](std::int64_t first, std::int64_t end) {
+    if (token_loss_.ok()) {
+      token_loss_ = set_gradients(first, end);
+    }
+  };
+  units_ = resources_.transformer.start_token_loss(
+      head_input(), {row_logprobs_, row_entropies_, row_dlogprobs_, row_dentropies_, set},
+      resources_.dhidden.reshape(hidden_.rows, hidden_.cols), resources_.gradients);
+}
+
+// Evaluates a token-local loss at the tokens of the rows [first_row, end_row).
+Status TrainingPass::set_gradients(std::int64_t first_row, std::int64_t end_row) {
+  for (const MicroBatch::TokenRange& tokens : micro_.tokens_of(first_row, end_row)) {
+    const auto part = [&tokens](std::vector<float>& rows) {
+      return std::span(rows).subspan(tokens.first_row, tokens.count);
+    };
+    const LossTokens values{tokens.sequence,      tokens.first_token,   part(row_logprobs_),
+                            part(row_entropies_), part(row_dlogprobs_), part(row_dentropies_)};
+    TIDEMILL_RETURN_IF_ERROR(check_finite(*tokens.sequence, values.logprobs, "log-probability"));
+    TIDEMILL_RETURN_IF_ERROR(loss_->token_gradients(values));
+    for (const std::span<const float> gradients : {values.dlogprobs, values.dentropies}) {
+      TIDEMILL_RETURN_IF_ERROR(check_finite(*tokens.sequence, gradients, "gradient of the loss"));
+    }
+  }
+  return {};
 }
 
 Status TrainingPass::score() {
@@ -132,9 +173,14 @@ Status TrainingPass::run_loss(LossSums& sums) {
   if (micro_.rows() == 0) {
     return {};
   }
-  // Always passes entropy gradients, even if zero: a decision per micro-batch could change bits.
   const std::vector<float> row_dlogprobs = micro_.to_rows(dlogprobs);
   const std::vector<float> row_dentropies = micro_.to_rows(dentropies);
+  if (has_gradients_) {
+    TIDEMILL_RETURN_IF_ERROR(check_gradients(row_dlogprobs, row_dentropies));
+    start_backward();
+    return {};
+  }
+  // Always passes entropy gradients, even if zero: a decision per micro-batch could change bits.
   const Matrix dhidden = resources_.dhidden.reshape(hidden_.rows, hidden_.cols);
   stage_ = Stage::kHeadBackward;
   units_ = resources_.transformer.start_token_logprobs_backward(
@@ -145,7 +191,25 @@ Status TrainingPass::run_loss(LossSums& sums) {
   return {};
 }
 
+// Fails, naming the sequence, if the gradients that were propagated are not those of the loss.
+Status TrainingPass::check_gradients(const std::vector<float>& dlogprobs,
+                                     const std::vector<float>& dentropies) const {
+  for (const MicroBatch::TokenRange& tokens : micro_.tokens_of(0, std::ssize(dlogprobs))) {
+    const auto same = [&tokens](const std::vector<float>& a, const std::vector<float>& b) {
+      return std::ranges::equal(std::span(a).subspan(tokens.first_row, tokens.count),
+                                std::span(b).subspan(tokens.first_row, tokens.count));
+    };
+    if (!same(dlogprobs, row_dlogprobs_) || !same(dentropies, row_dentropies_)) {
+      return {Errc::kInternal, "the loss says that it is token-local, but the gradients of single "
+                               "tokens differ from those of the sequence" +
+                                   sample_text(tokens.sequence->id)};
+    }
+  }
+  return {};
+}
+
 void TrainingPass::start_backward() {
+  stage_ = Stage::kBackward;
   units_ = resources_.transformer.start_backward(*weights_.base, micro_.batch(), *context_.cache,
                                                  resources_.activations, resources_.dhidden.view(),
                                                  resources_.gradients,

@@ -56,13 +56,18 @@ public:
   }
 
 private:
-  enum class Stage { kForward, kLogprobs, kLoss, kHeadBackward, kBackward, kDone };
+  // `kTokenLoss` takes the place of `kLogprobs` and `kHeadBackward` if the loss is token-local.
+  enum class Stage { kForward, kLogprobs, kTokenLoss, kLoss, kHeadBackward, kBackward, kDone };
 
-  void run_device_unit();
+  [[nodiscard]] Status run_device_unit();
   void go_on();
   [[nodiscard]] HeadInput head_input();
+  void start_head();
+  [[nodiscard]] Status set_gradients(std::int64_t first_row, std::int64_t end_row);
   [[nodiscard]] Status score();
   [[nodiscard]] Status run_loss(LossSums& sums);
+  [[nodiscard]] Status check_gradients(const std::vector<float>& dlogprobs,
+                                       const std::vector<float>& dentropies) const;
   void start_backward();
 
   RuntimeContext& context_;
@@ -77,6 +82,10 @@ private:
   std::vector<std::int64_t> sequence_rows_;  // of the micro-batch
   std::vector<float> row_logprobs_;
   std::vector<float> row_entropies_;
+  std::vector<float> row_dlogprobs_;
+  std::vector<float> row_dentropies_;
+  bool has_gradients_ = false;  // `kTokenLoss` has set them
+  Status token_loss_;           // of the chunks until now
   std::vector<std::vector<float>> columns_;
 };
 

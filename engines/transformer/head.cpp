@@ -62,23 +62,34 @@ public:
     return target_list_.slice(chunk.first, chunk.size);
   }
 
-  /// Returns the values of the rows that have a target.
-  [[nodiscard]] std::vector<float> gather(std::span<const float> values) const {
+  /// Returns all rows that have a target as one chunk.
+  [[nodiscard]] Chunk all() const { return {0, num_targets()}; }
+  /// Returns the first row of a chunk, and the row after its last.
+  [[nodiscard]] std::pair<std::int64_t, std::int64_t> row_range(const Chunk& chunk) const {
+    const std::span<const std::int32_t> rows = rows_of(chunk);
+    return {rows.front(), rows.back() + 1};
+  }
+  /// Returns the values of the rows of a chunk that have a target.
+  [[nodiscard]] std::vector<float> gather(const Chunk& chunk, std::span<const float> values) const {
     std::vector<float> gathered;
-    gathered.reserve(rows_.size());
-    for (const std::int32_t row : rows_) {
+    gathered.reserve(static_cast<std::size_t>(chunk.size));
+    for (const std::int32_t row : rows_of(chunk)) {
       gathered.push_back(values[static_cast<std::size_t>(row)]);
     }
     return gathered;
   }
-  /// Writes `values`, one for each row that has a target, to those rows.
-  void scatter(std::span<const float> values, std::span<float> to) const {
-    for (std::size_t i = 0; i < rows_.size(); ++i) {
-      to[static_cast<std::size_t>(rows_[i])] = values[i];
+  /// Writes `values`, one for each row of a chunk that has a target, to those rows.
+  void scatter(const Chunk& chunk, std::span<const float> values, std::span<float> to) const {
+    for (std::size_t i = 0; const std::int32_t row : rows_of(chunk)) {
+      to[static_cast<std::size_t>(row)] = values[i++];
     }
   }
 
 private:
+  [[nodiscard]] std::span<const std::int32_t> rows_of(const Chunk& chunk) const {
+    return std::span(rows_).subspan(static_cast<std::size_t>(chunk.first),
+                                    static_cast<std::size_t>(chunk.size));
+  }
   // Adds the rows [first, first + count) that have a target, in chunks of their own.
   void add_sequence(std::span<const std::int32_t> targets, std::int64_t first, std::int64_t count) {
     const std::int64_t begin = num_targets();
@@ -216,20 +227,19 @@ void reserve(DeviceMatrix& values, std::int64_t rows, std::int64_t num_targets) 
   values.resize_rows(num_targets);
 }
 
-// Reads the values of all targets to their rows in `to`.
-void read_values(const DeviceMatrix& values, const TargetChunks& chunks, Ops& ops,
-                 std::span<float> to) {
-  std::vector<float> read(static_cast<std::size_t>(chunks.num_targets()));
-  const Status status = ops.read(values.view(), read);
+// Reads the values of a chunk's targets to their rows in `to`.
+void read_values(const DeviceMatrix& values, const TargetChunks& chunks,
+                 const TargetChunks::Chunk& chunk, Ops& ops, std::span<float> to) {
+  std::vector<float> read(static_cast<std::size_t>(chunk.size));
+  const Status status = ops.read(values.view().slice_rows(chunk.first, chunk.size), read);
   TIDEMILL_CHECK(status.ok()) << status.to_string();
-  chunks.scatter(read, to);
+  chunks.scatter(chunk, read, to);
 }
 
-// Writes the values of all targets, given those of all rows.
-void write_values(std::span<const float> from, std::int64_t rows, const TargetChunks& chunks,
-                  Ops& ops, DeviceMatrix& values) {
-  reserve(values, rows, chunks.num_targets());
-  ops.write(chunks.gather(from), values.view());
+// Writes the values of a chunk's targets, given those of all rows.
+void write_values(std::span<const float> from, const TargetChunks& chunks,
+                  const TargetChunks::Chunk& chunk, Ops& ops, DeviceMatrix& values) {
+  ops.write(chunks.gather(chunk, from), values.view().slice_rows(chunk.first, chunk.size));
 }
 
 }  // namespace
@@ -293,9 +303,9 @@ public:
                               1.0F / input_.options.temperature, of_chunk(s_.head.logprobs, chunk),
                               entropies_.empty() ? Vector() : of_chunk(s_.head.entropies, chunk));
     if (++next_ == chunks_.num_chunks()) {
-      read_values(s_.head.logprobs, chunks_, s_.ops, logprobs_);
+      read_values(s_.head.logprobs, chunks_, chunks_.all(), s_.ops, logprobs_);
       if (!entropies_.empty()) {
-        read_values(s_.head.entropies, chunks_, s_.ops, entropies_);
+        read_values(s_.head.entropies, chunks_, chunks_.all(), s_.ops, entropies_);
       }
     }
   }
@@ -312,61 +322,117 @@ private:
 };
 
 // Propagates the gradients of log-probabilities and entropies, one chunk at a time: its logits part
-// by part, their gradients, and those of the head part by part.
+// by part, their gradients, and those of the head part by part. If a loss sets the gradients of a
+// chunk, computes the log-probabilities that it needs first.
 class LogprobBackwardUnits final : public UnitSequence {
 public:
+  // The gradients of all rows are known.
   LogprobBackwardUnits(Transformer::State& state, const HeadInput& input,
                        const TokenGradients& upstream, Matrix dhidden, Gradients& gradients)
-      : s_(state),
-        input_(input),
-        dhidden_(dhidden),
-        gradients_(gradients),
-        with_entropies_(!upstream.dentropies.empty()),
-        chunks_(input, state.ops.traits().row_sum_step),
-        products_(input, state.ops, state.head) {
-    check_sizes(input.targets.size(), input.hidden);
+      : LogprobBackwardUnits(state, input, !upstream.dentropies.empty(), dhidden, gradients) {
     TIDEMILL_CHECK(upstream.dlogprobs.size() == input.targets.size());
     TIDEMILL_CHECK(!with_entropies_ || upstream.dentropies.size() == input.targets.size());
-    TIDEMILL_CHECK(dhidden.rows == input.hidden.rows && dhidden.cols == input.hidden.cols);
     if (upstream.follows_token_logprobs && s_.head.holds_all_logits) {
       stage_ = Stage::kSoftmax;  // the logits of the only chunk are there
     }
-    s_.head.holds_all_logits = false;  // the gradient overwrites them
-    s_.begin_head(input.hidden.rows, input.options.chunk_rows);
-    s_.ops.fill(0.0F, dhidden);
+    begin();
     if (!done()) {
-      chunks_.prepare(s_);
-      write_values(upstream.dlogprobs, dhidden.rows, chunks_, s_.ops, s_.head.dlogprobs);
-      if (with_entropies_) {
-        write_values(upstream.dentropies, dhidden.rows, chunks_, s_.ops, s_.head.dentropies);
-      }
+      write_gradients(chunks_.all(), upstream.dlogprobs, upstream.dentropies);
     }
+  }
+
+  // A loss sets the gradients.
+  LogprobBackwardUnits(Transformer::State& state, const HeadInput& input, TokenLossValues loss,
+                       Matrix dhidden, Gradients& gradients)
+      : LogprobBackwardUnits(state, input, true, dhidden, gradients) {
+    loss_ = std::move(loss);
+    for (const std::size_t size : {loss_.logprobs.size(), loss_.entropies.size(),
+                                   loss_.dlogprobs.size(), loss_.dentropies.size()}) {
+      TIDEMILL_CHECK(size == input.targets.size()) << size;
+    }
+    std::ranges::fill(loss_.logprobs, 0.0F);
+    std::ranges::fill(loss_.entropies, 0.0F);
+    begin();
   }
 
   [[nodiscard]] bool done() const override { return next_ == chunks_.num_chunks(); }
 
   void run() override {
     const TargetChunks::Chunk chunk = chunks_.chunk(next_);
-    if (stage_ == Stage::kLogits) {
-      products_.logits(part_, chunks_.rows(chunk));
-      go_on(products_.num_logit_parts(), Stage::kSoftmax);
-    } else if (stage_ == Stage::kSoftmax) {
-      s_.ops.log_softmax_backward(
-          s_.head.logits.view(), chunks_.targets(chunk), 1.0F / input_.options.temperature,
-          of_chunk(s_.head.dlogprobs, chunk),
-          with_entropies_ ? of_chunk(s_.head.dentropies, chunk) : ConstVector());
-      stage_ = Stage::kGradients;
-    } else {
-      products_.gradients(part_, gradients_.head());
-      if (go_on(products_.num_gradient_parts(gradients_.head()), Stage::kLogits)) {
-        s_.ops.copy_rows(s_.head.dhidden.view(), {}, dhidden_, chunks_.rows(chunk));
-        ++next_;
-      }
+    switch (stage_) {
+      case Stage::kLogits:
+        products_.logits(part_, chunks_.rows(chunk));
+        go_on(products_.num_logit_parts(), loss_.set_gradients ? Stage::kLoss : Stage::kSoftmax);
+        break;
+      case Stage::kLoss:
+        run_loss(chunk);
+        stage_ = Stage::kSoftmax;
+        break;
+      case Stage::kSoftmax:
+        s_.ops.log_softmax_backward(
+            s_.head.logits.view(), chunks_.targets(chunk), 1.0F / input_.options.temperature,
+            of_chunk(s_.head.dlogprobs, chunk),
+            with_entropies_ ? of_chunk(s_.head.dentropies, chunk) : ConstVector());
+        stage_ = Stage::kGradients;
+        break;
+      case Stage::kGradients:
+        products_.gradients(part_, gradients_.head());
+        if (go_on(products_.num_gradient_parts(gradients_.head()), Stage::kLogits)) {
+          s_.ops.copy_rows(s_.head.dhidden.view(), {}, dhidden_, chunks_.rows(chunk));
+          ++next_;
+        }
+        break;
     }
   }
 
 private:
-  enum class Stage { kLogits, kSoftmax, kGradients };
+  enum class Stage { kLogits, kLoss, kSoftmax, kGradients };
+
+  LogprobBackwardUnits(Transformer::State& state, const HeadInput& input, bool with_entropies,
+                       Matrix dhidden, Gradients& gradients)
+      : s_(state),
+        input_(input),
+        dhidden_(dhidden),
+        gradients_(gradients),
+        with_entropies_(with_entropies),
+        chunks_(input, state.ops.traits().row_sum_step),
+        products_(input, state.ops, state.head) {
+    check_sizes(input.targets.size(), input.hidden);
+    TIDEMILL_CHECK(dhidden.rows == input.hidden.rows && dhidden.cols == input.hidden.cols);
+  }
+
+  void begin() {
+    s_.head.holds_all_logits = false;  // the gradient overwrites them
+    s_.begin_head(input_.hidden.rows, input_.options.chunk_rows);
+    s_.ops.fill(0.0F, dhidden_);
+    if (!done()) {
+      chunks_.prepare(s_);
+      for (DeviceMatrix* values : {&s_.head.logprobs, &s_.head.entropies, &s_.head.dlogprobs,
+                                   &s_.head.dentropies}) {
+        reserve(*values, input_.hidden.rows, chunks_.num_targets());
+      }
+    }
+  }
+
+  void write_gradients(const TargetChunks::Chunk& chunk, std::span<const float> dlogprobs,
+                       std::span<const float> dentropies) {
+    write_values(dlogprobs, chunks_, chunk, s_.ops, s_.head.dlogprobs);
+    if (with_entropies_) {
+      write_values(dentropies, chunks_, chunk, s_.ops, s_.head.dentropies);
+    }
+  }
+
+  // Has the loss set the gradients of a chunk.
+  void run_loss(const TargetChunks::Chunk& chunk) {
+    s_.ops.log_softmax_gather(s_.head.logits.view(), chunks_.targets(chunk),
+                              1.0F / input_.options.temperature, of_chunk(s_.head.logprobs, chunk),
+                              of_chunk(s_.head.entropies, chunk));
+    read_values(s_.head.logprobs, chunks_, chunk, s_.ops, loss_.logprobs);
+    read_values(s_.head.entropies, chunks_, chunk, s_.ops, loss_.entropies);
+    const auto [first, end] = chunks_.row_range(chunk);
+    loss_.set_gradients(first, end);
+    write_gradients(chunk, loss_.dlogprobs, loss_.dentropies);
+  }
 
   // Goes on to the next part or, after the last of `count`, to `next`. Returns whether that was the
   // last.
@@ -384,6 +450,7 @@ private:
   Matrix dhidden_;
   Gradients& gradients_;
   bool with_entropies_;
+  TokenLossValues loss_;  // `set_gradients` is null if the gradients are known
   TargetChunks chunks_;
   HeadProducts products_;
   std::int64_t next_ = 0;  // chunk
@@ -402,6 +469,13 @@ std::unique_ptr<UnitSequence> Transformer::start_token_logprobs(const HeadInput&
 std::unique_ptr<UnitSequence> Transformer::start_token_logprobs_backward(
     const HeadInput& input, const TokenGradients& upstream, Matrix dhidden, Gradients& gradients) {
   return std::make_unique<LogprobBackwardUnits>(*state_, input, upstream, dhidden, gradients);
+}
+
+std::unique_ptr<UnitSequence> Transformer::start_token_loss(const HeadInput& input,
+                                                            TokenLossValues values, Matrix dhidden,
+                                                            Gradients& gradients) {
+  return std::make_unique<LogprobBackwardUnits>(*state_, input, std::move(values), dhidden,
+                                                gradients);
 }
 
 }  // namespace tidemill::engines

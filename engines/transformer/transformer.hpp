@@ -93,6 +93,17 @@ struct TokenGradients {
   bool follows_token_logprobs = false;
 };
 
+/// The values of a loss that is evaluated while the head computes log-probabilities. All spans are
+/// as long as the targets. Borrowed until the units have run.
+struct TokenLossValues {
+  std::span<float> logprobs;
+  std::span<float> entropies;
+  std::span<const float> dlogprobs;   // d loss / d logprob
+  std::span<const float> dentropies;  // d loss / d entropy
+  /// Sets the gradients of the rows [first, end), whose log-probabilities and entropies are set.
+  std::function<void(std::int64_t first, std::int64_t end)> set_gradients;
+};
+
 /// Options of a backward pass.
 struct BackwardOptions {
   /// Maximum number of rows that go through a layer together: as many whole sequences as fit, or
@@ -219,6 +230,14 @@ public:
   /// `upstream` is borrowed only until the function returns.
   [[nodiscard]] std::unique_ptr<UnitSequence> start_token_logprobs_backward(
       const HeadInput& input, const TokenGradients& upstream, Matrix dhidden, Gradients& gradients);
+
+  /// Does the work of the two functions above, but computes the logits once: for each chunk of rows,
+  /// computes the log-probabilities, has the loss set its gradients, and propagates them. One unit
+  /// is a part of a product over a chunk of rows, or the loss of a chunk.
+  [[nodiscard]] std::unique_ptr<UnitSequence> start_token_loss(const HeadInput& input,
+                                                               TokenLossValues values,
+                                                               Matrix dhidden,
+                                                               Gradients& gradients);
 
   /// Adds the gradients of the batch's training rows to `gradients`, given `dhidden` (N, D), the
   /// gradient of the normalized hidden states of those rows. `batch`, its pages in `cache` and

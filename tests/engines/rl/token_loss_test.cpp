@@ -115,6 +115,111 @@ TEST(PolicyTokenLoss, EverySplitIntoMicroBatchesGivesTheSameBits) {
   }
 }
 
+// Returns the gradients of a token-local loss, `size` tokens at a time. The log-probabilities of
+// other tokens are not known to it.
+void expect_gradients_of_tokens(TokenLoss& loss, Batch& batch, std::size_t size) {
+  static_cast<void>(batch.evaluate(loss, batch.sequences.size()));
+  for (std::size_t i = 0; i < batch.sequences.size(); ++i) {
+    const std::size_t length = batch.sequences[i].ids.size();
+    std::vector<float> dlogprobs(length);
+    std::vector<float> dentropies(length);
+    for (std::size_t first = 0; first < length; first += size) {
+      const std::size_t count = std::min(size, length - first);
+      const auto part = [=](auto& column) { return std::span(column).subspan(first, count); };
+      const std::vector<float> logprobs(batch.logprobs[i].begin() + std::ptrdiff_t(first),
+                                        batch.logprobs[i].begin() + std::ptrdiff_t(first + count));
+      const Status status =
+          loss.token_gradients({&batch.sequences[i], first, logprobs, part(batch.entropies[i]),
+                                part(dlogprobs), part(dentropies)});
+      ASSERT_TRUE(status.ok()) << status.to_string();
+    }
+    EXPECT_EQ(dlogprobs, batch.dlogprobs[i]) << i;
+    EXPECT_EQ(dentropies, batch.dentropies[i]) << i;
+  }
+}
+
+TEST(PolicyTokenLoss, TokenGradientsAreThoseOfTheSequences) {
+  std::size_t local = 0;
+  for (const PolicyTokenLossOptions& options : variants()) {
+    for (const bool weighted : {false, true}) {
+      Batch batch(1);
+      for (TrainSequence& sequence : batch.sequences) {
+        for (std::size_t t = 0; weighted && t < sequence.ids.size(); ++t) {
+          sequence.token_weights.push_back(static_cast<float>(t % 3));
+        }
+      }
+      PolicyTokenLoss loss =
+          PolicyTokenLoss::create(options, count_targets(batch.sequences)).value();
+      if (!loss.is_token_local()) {
+        continue;
+      }
+      ++local;
+      for (const std::size_t size : {1UL, 3UL, 100UL}) {
+        expect_gradients_of_tokens(loss, batch, size);
+      }
+    }
+  }
+  EXPECT_GT(local, variants().size());
+}
+
+TEST(PolicyTokenLoss, IsNotTokenLocalIfRowsAreComparedAsAWhole) {
+  const auto is_local = [](auto change) {
+    PolicyTokenLossOptions options;
+    options.old_logprobs = OldLogprobs::kProximal;
+    options.policy.rollout_correction = RolloutCorrectionOptions();
+    change(options.policy);
+    return PolicyTokenLoss::create(options, {.tokens = 1, .seqs = 1, .rows = 1, .longest = 2})
+        .value()
+        .is_token_local();
+  };
+  EXPECT_TRUE(is_local([](PolicyLossOptions&) {}));
+  EXPECT_TRUE(is_local([](PolicyLossOptions& o) {
+    o.rollout_correction->reject = {{RejectStat::kK3, RejectScope::kToken, {}, 0.1}};
+  }));
+  EXPECT_FALSE(is_local([](PolicyLossOptions& o) { o.ratio_level = RatioLevel::kSequence; }));
+  EXPECT_FALSE(is_local([](PolicyLossOptions& o) { o.off_policy_delta = 0.1; }));
+  EXPECT_FALSE(is_local(
+      [](PolicyLossOptions& o) { o.rollout_correction->level = CorrectionLevel::kSequence; }));
+  EXPECT_FALSE(is_local(
+      [](PolicyLossOptions& o) { o.rollout_correction->rule = CorrectionRule::kSeqMask; }));
+  EXPECT_FALSE(is_local([](PolicyLossOptions& o) {
+    o.rollout_correction->reject = {{RejectStat::kK3, RejectScope::kSeqMean, {}, 0.1}};
+  }));
+}
+
+TEST(PolicyTokenLoss, TokenGradientsRefuseWhatEvaluateRefuses) {
+  Batch batch(1);
+  PolicyTokenLoss loss =
+      PolicyTokenLoss::create({}, count_targets(batch.sequences)).value();
+  TrainSequence& sequence = batch.sequences.front();
+  std::vector<float> out(sequence.ids.size());
+  sequence.advantages.pop_back();
+  LossSums sums;
+  const std::vector<LossRow> rows = batch.rows();
+  const Status refused = loss.evaluate(std::span(rows).first(1), sums);
+  EXPECT_FALSE(refused.ok());
+  EXPECT_EQ(loss.token_gradients(
+                    {&sequence, 0, batch.logprobs.front(), batch.entropies.front(), out, out})
+                .to_string(),
+            refused.to_string());
+}
+
+TEST(SftTokenLoss, TokenGradientsAreThoseOfTheSequences) {
+  for (const bool weighted : {false, true}) {
+    Batch batch(1);
+    for (TrainSequence& sequence : batch.sequences) {
+      for (std::size_t t = 0; weighted && t < sequence.ids.size(); ++t) {
+        sequence.token_weights.push_back(static_cast<float>(t % 3));
+      }
+    }
+    SftTokenLoss loss(count_targets(batch.sequences));
+    EXPECT_TRUE(loss.is_token_local());
+    for (const std::size_t size : {1UL, 3UL, 100UL}) {
+      expect_gradients_of_tokens(loss, batch, size);
+    }
+  }
+}
+
 TEST(PolicyTokenLoss, IsThePolicyLossOfTheWholeBatch) {
   for (PolicyTokenLossOptions options : variants()) {
     options.entropy_coefficient = 0.0;

@@ -44,7 +44,27 @@ public:
     return status;
   }
 
+  bool is_token_local() const override { return token_local; }
+
+  Status token_gradients(const LossTokens& tokens) override {
+    EXPECT_TRUE(token_local);
+    const TrainSequence& sequence = *tokens.sequence;
+    num_tokens += tokens.logprobs.size();
+    for (std::size_t i = 0; i < tokens.logprobs.size(); ++i) {
+      if (sequence.response_mask[tokens.first + i] != 0) {
+        const float weight = 0.01F * static_cast<float>(sequence.id.value % 5 + 1);
+        tokens.dlogprobs[i] = 2.0F * weight * tokens.logprobs[i] * scale * error;
+        tokens.dentropies[i] = sequence.id.value % 2 == 0 ? 0.0F : 0.02F;
+        EXPECT_GT(tokens.entropies[i], 0.0F);
+      }
+    }
+    return status;
+  }
+
+  bool token_local = false;
   std::size_t num_rows = 0;
+  std::size_t num_tokens = 0;  // of `token_gradients`
+  float error = 1.0F;          // a factor of the gradients of single tokens
   float scale = 1.0F;
   Status status;
 };
@@ -106,8 +126,9 @@ protected:
 
   // Trains on one batch, in micro-batches of `budget` tokens.
   static UpdateReport train(TrainingJob& engine, const std::vector<TrainSequence>& batch,
-                            std::int64_t budget) {
+                            std::int64_t budget, bool token_local = false) {
     SquareLoss loss;
+    loss.token_local = token_local;
     EXPECT_TRUE(begin(engine, batch, &loss, 0.8F).ok());
     while (engine.has_work()) {
       const auto report = engine.advance({budget});
@@ -115,6 +136,7 @@ protected:
       EXPECT_EQ(report.value().more, engine.has_work());
     }
     EXPECT_EQ(loss.num_rows, batch.size());
+    EXPECT_EQ(loss.num_tokens > 0, token_local);
     const auto report = update(engine);
     EXPECT_TRUE(report.ok()) << report.status().to_string();
     return report.value();
@@ -191,6 +213,40 @@ TEST_P(TrainingJobTest, AnySplitAndOrderGiveTheSameBits) {
     EXPECT_EQ(report.gradient_norm, expected.gradient_norm);
     EXPECT_TRUE(same_tensors(weights(*other->policy_job(), 1), whole)) << budget;
   }
+}
+
+// The head computes the gradients of each chunk of rows before it computes the next chunk. With
+// windows of 8 tokens, sequences are cut between chunks.
+TEST_P(TrainingJobTest, ATokenLocalLossGivesTheSameBits) {
+  for (const std::int64_t window_tokens : {0, 8}) {
+    RuntimeOptions windowed = options();
+    windowed.window_tokens = window_tokens;
+    const auto whole = open_runtime(model_, windowed).value();
+    const UpdateReport expected = train(*whole->policy_job(), sequences(1), 33);
+    const auto local = open_runtime(model_, windowed).value();
+    const UpdateReport report = train(*local->policy_job(), sequences(1), 33, true);
+    EXPECT_EQ(report.sums, expected.sums);
+    EXPECT_EQ(report.gradient_norm, expected.gradient_norm);
+    EXPECT_TRUE(same_tensors(weights(*local->policy_job(), 1), weights(*whole->policy_job(), 1)))
+        << window_tokens;
+  }
+}
+
+TEST_P(TrainingJobTest, ALossWhoseTokensDisagreeWithItsSequencesFails) {
+  const TensorMap before = weights(engine(), 0);
+  SquareLoss loss;
+  loss.token_local = true;
+  loss.error = 1.5F;
+  ASSERT_TRUE(begin(engine(), sequences(1), &loss, 1.0F).ok());
+  const auto step = engine().advance({100000});
+  EXPECT_EQ(step.status().code(), Errc::kInternal);
+  EXPECT_NE(step.status().message().find("token-local"), std::string::npos)
+      << step.status().message();
+  EXPECT_NE(step.status().message().find("sample_id="), std::string::npos)
+      << step.status().message();
+  EXPECT_FALSE(engine().has_work());
+  EXPECT_EQ(update(engine()).status().code(), Errc::kInvalidArgument);
+  EXPECT_TRUE(same_tensors(weights(engine(), 0), before));
 }
 
 TEST_P(TrainingJobTest, SmallCachesAndActivationBudgetsGiveTheSameBits) {
@@ -378,30 +434,34 @@ TEST_P(TrainingJobTest, GainsAndBiasesDoNotDecay) {
 
 TEST_P(TrainingJobTest, AFailedBatchDoesNotChangeTheWeights) {
   const TensorMap before = weights(engine(), 0);
-  SquareLoss loss;
-  loss.scale = std::numeric_limits<float>::infinity();
-  ASSERT_TRUE(begin(engine(), sequences(1), &loss, 1.0F).ok());
-  const auto step = engine().advance({100000});
-  EXPECT_EQ(step.status().code(), Errc::kInternal);
-  EXPECT_NE(step.status().message().find("sample_id="), std::string::npos)
-      << step.status().message();
-  EXPECT_FALSE(engine().has_work());
-  EXPECT_EQ(update(engine()).status().code(), Errc::kInvalidArgument);
+  for (const bool token_local : {false, true}) {
+    SquareLoss loss;
+    loss.token_local = token_local;
+    loss.scale = std::numeric_limits<float>::infinity();
+    ASSERT_TRUE(begin(engine(), sequences(1), &loss, 1.0F).ok());
+    const auto step = engine().advance({100000});
+    EXPECT_EQ(step.status().code(), Errc::kInternal);
+    EXPECT_NE(step.status().message().find("gradient of the loss not finite sample_id="),
+              std::string::npos)
+        << step.status().message();
+    EXPECT_FALSE(engine().has_work());
+    EXPECT_EQ(update(engine()).status().code(), Errc::kInvalidArgument);
 
-  // Finite for each token, but not after the backward pass through the model.
-  loss.scale = 3e38F;
-  ASSERT_TRUE(begin(engine(), sequences(1), &loss, 1.0F).ok());
-  ASSERT_TRUE(engine().advance({100000}).ok());
-  const auto updated = update(engine());
-  EXPECT_EQ(updated.status().code(), Errc::kInternal);
-  EXPECT_NE(updated.status().message().find("gradient of tensor "), std::string::npos)
-      << updated.status().message();
-  EXPECT_TRUE(same_tensors(weights(engine(), 0), before));
+    // Finite for each token, but not after the backward pass through the model.
+    loss.scale = 3e38F;
+    ASSERT_TRUE(begin(engine(), sequences(1), &loss, 1.0F).ok());
+    ASSERT_TRUE(engine().advance({100000}).ok());
+    const auto updated = update(engine());
+    EXPECT_EQ(updated.status().code(), Errc::kInternal);
+    EXPECT_NE(updated.status().message().find("gradient of tensor "), std::string::npos)
+        << updated.status().message();
+    EXPECT_TRUE(same_tensors(weights(engine(), 0), before));
 
-  loss.scale = 1.0F;
-  loss.status = invalid_argument("no advantage");
-  ASSERT_TRUE(begin(engine(), {sequences(1)[0]}, &loss).ok());
-  EXPECT_EQ(engine().advance({10}).status().message(), "no advantage");
+    loss.scale = 1.0F;
+    loss.status = invalid_argument("no advantage");
+    ASSERT_TRUE(begin(engine(), {sequences(1)[0]}, &loss).ok());
+    EXPECT_EQ(engine().advance({10}).status().message(), "no advantage");
+  }
 
   // The failed batches left nothing in the gradients.
   train(engine(), sequences(1), 50);

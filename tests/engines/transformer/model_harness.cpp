@@ -2,6 +2,7 @@
 #include "tests/engines/transformer/model_harness.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <span>
 
 #include "base/check.hpp"
@@ -99,6 +100,40 @@ Rows ModelHarness::logits_of(const std::vector<std::int32_t>& ids, const Adapter
   return logits(hidden(ids, adapter), adapter);
 }
 
+namespace {
+
+// Starts the head with a loss that sets the gradients of a chunk only when it is asked for them.
+std::unique_ptr<UnitSequence> start_fused_head(Transformer& model, const HeadInput& input,
+                                               std::span<float> logprobs,
+                                               std::span<float> entropies,
+                                               const std::vector<float>& dlogprobs,
+                                               const std::vector<float>& dentropies, Matrix dhidden,
+                                               Gradients& gradients) {
+  struct Loss {
+    std::vector<float> dlogprobs;
+    std::vector<float> dentropies;
+    std::int64_t next_row = 0;
+  };
+  const std::size_t size = input.targets.size();
+  const auto loss = std::make_shared<Loss>(
+      Loss{std::vector<float>(size, NAN), std::vector<float>(size, NAN), 0});
+  return model.start_token_loss(
+      input,
+      {logprobs, entropies, loss->dlogprobs, loss->dentropies,
+       [loss, dlogprobs, dentropies](std::int64_t first, std::int64_t end) {
+         EXPECT_LE(loss->next_row, first);
+         loss->next_row = end;
+         for (auto row = static_cast<std::size_t>(first); row < static_cast<std::size_t>(end);
+              ++row) {
+           loss->dlogprobs[row] = dlogprobs[row];
+           loss->dentropies[row] = dentropies[row];
+         }
+       }},
+      dhidden, gradients);
+}
+
+}  // namespace
+
 TokenScores ModelHarness::train(const std::vector<TestSequence>& sequences, const Adapter* adapter,
                                 const HeadOptions& head, Gradients* gradients) {
   Batch batch;
@@ -144,12 +179,17 @@ TokenScores ModelHarness::train(const std::vector<TestSequence>& sequences, cons
   std::vector<float> logprobs(targets.size());
   std::vector<float> entropies(targets.size());
   const HeadInput input{weights.get(), adapter, hidden, targets, head, sequence_rows};
-  run_all(*model.start_token_logprobs(input, logprobs, entropies));
+  DeviceMatrix dhidden(ops->memory());
+  if (gradients == nullptr || !fused_loss) {
+    run_all(*model.start_token_logprobs(input, logprobs, entropies));
+  }
   if (gradients != nullptr) {
-    DeviceMatrix dhidden(ops->memory());
     dhidden.reshape(hidden.rows, hidden.cols);
-    const auto head_units = model.start_token_logprobs_backward(
-        input, {dlogprobs, dentropies, true}, dhidden.view(), *gradients);
+    const auto head_units =
+        fused_loss ? start_fused_head(model, input, logprobs, entropies, dlogprobs, dentropies,
+                                      dhidden.view(), *gradients)
+                   : model.start_token_logprobs_backward(input, {dlogprobs, dentropies, true},
+                                                         dhidden.view(), *gradients);
     run_all(*head_units);
     const auto layer_units = model.start_backward(*weights, batch, *cache, activations,
                                                   dhidden.view(), *gradients, backward);

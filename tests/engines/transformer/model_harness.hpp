@@ -89,6 +89,8 @@ public:
   std::unique_ptr<KvCache> cache;
   KeepOptions keep;          // for `train`
   BackwardOptions backward;  // for `train`
+  /// Whether `train` has the head compute logits once, with `Transformer::start_token_loss`.
+  bool fused_loss = false;
   /// Sequences that `train` adds before its own as inference segments.
   std::vector<std::vector<std::int32_t>> inference_sequences;
 };

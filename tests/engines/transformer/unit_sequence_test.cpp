@@ -57,11 +57,41 @@ TEST_P(UnitsTest, PartsOfTheHeadChangeNoBit) {
   }
 }
 
+// The head asks a loss for the gradients of each chunk between its two passes, or gets those of all
+// rows after the first pass.
+TEST_P(UnitsTest, ALossOfEachChunkChangesNoBit) {
+  const ModelConfig config = wide_config();
+  const TensorMap weights = random_weights(config, 3);
+  ModelHarness harness(GetParam(), config, weights);
+  const std::vector<AdapterSample> samples = adapter_samples();
+  const auto sequences = random_sequences(config, {9, 1, 20}, 4);
+  for (std::size_t i = 0; i <= samples.size(); ++i) {
+    std::shared_ptr<const Adapter> adapter;  // the last: all parameters are trained
+    if (i < samples.size()) {
+      const AdapterSpec spec = spec_of(samples[i].config, config);
+      adapter = harness.adapter(spec, random_adapter(spec, config, weights, 5));
+    }
+    for (const auto& [rows, features] : {std::pair{64, 0}, {7, 0}, {7, 100}, {1, 1}}) {
+      const HeadOptions head{0.7F, rows, features};
+      Gradients two_passes = gradients_for(config, adapter.get(), *harness.ops);
+      harness.fused_loss = false;
+      const TokenScores expected = harness.train(sequences, adapter.get(), head, &two_passes);
+      Gradients one_pass = gradients_for(config, adapter.get(), *harness.ops);
+      harness.fused_loss = true;
+      const TokenScores actual = harness.train(sequences, adapter.get(), head, &one_pass);
+      EXPECT_EQ(actual.logprobs, expected.logprobs) << i << ", chunks of " << rows;
+      EXPECT_EQ(actual.entropies, expected.entropies) << i << ", chunks of " << rows;
+      EXPECT_EQ(one_pass.collect().to_floats(), two_passes.collect().to_floats()) << i << ", chunks of " << rows;
+    }
+  }
+}
+
 // Counts the units of each pass over one sequence of 30 tokens.
 struct Counts {
   int forward = 0;
   int head = 0;
   int head_backward = 0;
+  int head_with_loss = 0;
   int backward = 0;
   friend bool operator==(const Counts&, const Counts&) = default;
 };
@@ -91,6 +121,11 @@ Counts count_units(ModelHarness& harness, std::int64_t window_tokens, const Head
   const auto head_backward = harness.model.start_token_logprobs_backward(input, {values, {}, true},
                                                                          dhidden.view(), gradients);
   counts.head_backward = run_and_count(*head_backward);
+  std::vector<float> entropies(30);
+  const auto head_with_loss = harness.model.start_token_loss(
+      input, {values, entropies, values, values, [](std::int64_t, std::int64_t) {}}, dhidden.view(),
+      gradients);
+  counts.head_with_loss = run_and_count(*head_with_loss);
   const auto backward =
       harness.model.start_backward(*harness.weights, batch, *harness.cache, activations,
                                    dhidden.view(), gradients, {.window_tokens = window_tokens});
@@ -113,13 +148,14 @@ TEST_P(UnitsTest, AUnitIsAPartOfALayerOverAWindowOrOfTheHead) {
        {std::pair{Recompute::kNone, 0}, {Recompute::kCheap, 2}, {Recompute::kLayer, 4}}) {
     EXPECT_EQ(count_units(harness, 8, head, recompute),
               (Counts{kWindows * (1 + 5 * layers + 1), kChunks * 3, kChunks * (3 + 1 + 3 + 2),
+                      kChunks * (3 + 1 + 1 + 3 + 2),
                       kWindows * (1 + (5 + recomputed) * layers + 1)}))
         << recomputed;
   }
   // Without windows and limits, the forward pass takes all rows through a whole layer, and the
   // logits are reused.
   EXPECT_EQ(count_units(harness, 0, {1.0F, 64}, Recompute::kNone),
-            (Counts{1 + layers + 1, 1, 1 + 1 + 1, 1 + 5 * layers + 1}));
+            (Counts{1 + layers + 1, 1, 1 + 1 + 1, 1 + 1 + 1 + 1 + 1, 1 + 5 * layers + 1}));
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, UnitsTest, ::testing::ValuesIn(backends()),
