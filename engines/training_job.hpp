@@ -127,16 +127,15 @@ struct OptimStep {
 /// A training job: its parameters, its optimizer and its progress over a base model that other jobs
 /// and generation may share.
 ///
-/// Each verb starts work: `forward`, `forward_backward`, `optim_step`, `save`. `advance` then runs
-/// it, until `has_work` is false; results are read after that. A verb that starts while there is
+/// Each verb starts work: `forward`, `forward_backward`, `optim_step`, `save`, `capture`. `advance`
+/// then runs it, until `has_work` is false; results are read after that. A verb that starts while there is
 /// work fails with `kUnavailable`. To train on a batch, call `forward_backward` for each of its
 /// parts, then `optim_step`. `save` publishes the weights.
 ///
 /// A part's sequences are ordered by id, so the order in which they are given does not matter. How
 /// work is divided between calls of `advance`, and what the device does between them, changes no
 /// bit.
-/// Threads: one call at a time over all users of the model. `score`, `optimizer_state` and `load`
-/// take time proportional to what they compute or copy, and `cancel` completes a step that has
+/// Threads: one call at a time over all users of the model. `score` and `load` take time proportional to what they compute or copy, and `cancel` completes a step that has
 /// begun to change weights and sets gradients to zero. No other call blocks longer than its budget.
 class TrainingJob {
 public:
@@ -165,6 +164,10 @@ public:
 
   /// Starts to publish the working weights as an immutable snapshot of `version`.
   [[nodiscard]] virtual Status save(PolicyVersion version) = 0;
+
+  /// Starts to copy what `load` needs in addition to the last snapshot: optimizer moments and
+  /// counters and, if weights are published rounded, the f32 weights.
+  [[nodiscard]] virtual Status capture() = 0;
 
   /// Returns whether `advance` has anything to do.
   [[nodiscard]] virtual bool has_work() const = 0;
@@ -197,6 +200,8 @@ public:
   [[nodiscard]] virtual const UpdateReport& last_update() const = 0;
   /// Returns what the last `save` published, once. Requires that it has run.
   [[nodiscard]] virtual Snapshot take_snapshot() = 0;
+  /// Moves out what the last `capture` copied. Requires that it has run, and was not taken before.
+  [[nodiscard]] virtual TensorMap take_optimizer_state() = 0;
 
   /// Returns the log-probabilities (T) of the targets of each of `sequences` under `weights`,
   /// computed by the training path. Meant for probes, because it is slow: unless `weights` are the
@@ -206,10 +211,6 @@ public:
   /// `kUnavailable` while there is work, or while other jobs hold the pages that it needs.
   [[nodiscard]] virtual Result<std::vector<std::vector<float>>> score(
       const Snapshot& weights, std::span<const TrainSequence> sequences, float temperature) = 0;
-
-  /// Returns what `load` needs in addition to the last snapshot: optimizer moments and counters.
-  /// Errors: `kUnavailable` while an optimizer step changes them.
-  [[nodiscard]] virtual Result<TensorMap> optimizer_state() const = 0;
 
   /// Cancels all work and replaces the weights and the optimizer state with those of a commit. If
   /// they are invalid, nothing changes. Errors: `kCorruptData` (digest), `kInvalidArgument` (names,

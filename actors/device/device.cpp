@@ -90,13 +90,16 @@ struct PortWork : engines::RolloutSink {
     return deps.adapters->load({request.name, request.version, std::move(files)});
   }
 
+  // Iterations make the copy.
   void capture(Ticket ticket) {
-    auto tensors = deps.train->optimizer_state();
-    captures.push_back({ticket, tensors.ok() ? Result(OptimizerState{std::move(tensors).value()})
-                                             : tensors.status()});
+    if (Status status = deps.train->capture(); status.ok()) {
+      capturing = ticket;
+    } else {
+      captures.push_back({ticket, std::move(status)});
+    }
   }
 
-  // Advances the training job, if there is one, and then runs one iteration.
+  // Advances the training request, if there is one, and then runs one iteration.
   Duration iterate() {
     Duration spent{0};
     Status train_status = train.has_value() ? train->advance() : Status{};
@@ -105,24 +108,44 @@ struct PortWork : engines::RolloutSink {
       if (report.ok()) {
         spent = report.value().virtual_duration;
       } else {
-        // A failure of training ends the job and not the device.
-        (executor.trained() && train.has_value() ? train_status : engine_status) = report.status();
+        // A failure of training ends the request and not the device.
+        const bool requested = train.has_value() || capturing.has_value();
+        (executor.trained() && requested ? train_status : engine_status) = report.status();
       }
     }
-    if (!train_status.ok()) {
-      trained = std::move(train_status);
-      train.reset();
-    } else if (train.has_value() && train->finished()) {
-      trained = train->take_outcome();
-      train.reset();
+    if (capturing.has_value()) {
+      settle_capture(train_status);
+    } else {
+      settle_training(std::move(train_status));
     }
     more = train.has_value() || executor.has_work();
     return spent;
   }
 
+  // `status` is that of the last iteration.
+  void settle_capture(const Status& status) {
+    if (!status.ok()) {
+      captures.push_back({*capturing, status});
+      capturing.reset();
+    } else if (!deps.train->has_work()) {
+      captures.push_back({*capturing, OptimizerState{deps.train->take_optimizer_state()}});
+      capturing.reset();
+    }
+  }
+  void settle_training(Status status) {
+    if (!status.ok()) {
+      trained = std::move(status);
+      train.reset();
+    } else if (train.has_value() && train->finished()) {
+      trained = train->take_outcome();
+      train.reset();
+    }
+  }
+
   DeviceDeps deps;
   engines::Executor executor;
   std::optional<TrainRun> train;
+  std::optional<Ticket> capturing;  // never while `train` is set
   std::map<SampleId, Ticket> generating;
   // For the actor, which reads and clears them when the message of the work arrives.
   std::vector<Outcome<RolloutResult>> rollouts;
@@ -234,11 +257,12 @@ void on_worked(Self self) {
 
 // Returns whether the device can start a training request now.
 bool may_train(const DeviceState& state) {
-  return !state.pending_train.has_value() && state.port_work->deps.train != nullptr;
+  return !state.pending_train.has_value() && state.pending_captures.empty() &&
+         state.port_work->deps.train != nullptr;
 }
 
 caf::error training_unavailable() {
-  return to_caf_error({Errc::kUnavailable, "the device is training or has no training job"});
+  return to_caf_error({Errc::kUnavailable, "the device is training or capturing, or has no training job"});
 }
 
 DeviceActor::behavior_type device(Self self, DeviceDeps deps) {

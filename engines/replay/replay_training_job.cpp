@@ -126,15 +126,16 @@ public:
   const UpdateReport& last_update() const override { return last_update_; }
   Snapshot take_snapshot() override { return std::move(saved_); }
 
-  Result<TensorMap> optimizer_state() const override {
+  Status capture() override {
     Tensor steps;
     steps.dtype = DType::kI64;
     steps.shape = {1};
     steps.data = Buffer::adopt(std::vector<std::int64_t>{optimizer_step_}, DType::kI64);
-    TensorMap state;
-    state.emplace("step", std::move(steps));
-    return state;
+    captured_.clear();
+    captured_.emplace("step", std::move(steps));
+    return {};
   }
+  TensorMap take_optimizer_state() override { return std::move(captured_); }
 
   Status load(const Snapshot& snapshot, const TensorMap& optimizer_state) override {
     TIDEMILL_ASSIGN_OR_RETURN(chain_, chain_of(snapshot));
@@ -189,6 +190,7 @@ private:
   std::size_t stepped_ = 0;
   UpdateReport last_update_;
   Snapshot saved_;
+  TensorMap captured_;
 };
 
 }  // namespace

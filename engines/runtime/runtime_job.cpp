@@ -364,6 +364,7 @@ Status RuntimeJob::run_unit() {
     case Work::kOptimStep: return run_optimizer_unit();
     case Work::kZero: zero_next(); break;
     case Work::kSave: return save_next();
+    case Work::kCapture: return capture_next();
     case Work::kLayout:
     case Work::kBatch:
     case Work::kNone: break;
@@ -562,15 +563,9 @@ void RuntimeJob::cancel() {
   gradient_units_.reset();
   batch_.reset();
   saving_.reset();
+  capturing_.reset();
   drop_gradients();
   work_ = Work::kNone;
-}
-
-Result<TensorMap> RuntimeJob::optimizer_state() const {
-  if (parameters_.stepping()) {
-    return Status(Errc::kUnavailable, "an optimizer step is in progress");
-  }
-  return parameters_.state();
 }
 
 Status RuntimeJob::save(PolicyVersion version) {
@@ -622,6 +617,24 @@ void RuntimeJob::finish_save() {
   saved_ = std::move(snapshot);
   saving_.reset();
   work_ = Work::kNone;
+}
+
+Status RuntimeJob::capture() {
+  TIDEMILL_RETURN_IF_ERROR(check_idle());
+  capturing_ = parameters_.start_state(heap_);
+  work_ = Work::kCapture;
+  return {};
+}
+
+// Copies the next part of the optimizer state.
+Status RuntimeJob::capture_next() {
+  TIDEMILL_RETURN_IF_ERROR(capturing_->run());
+  if (capturing_->done()) {
+    captured_ = capturing_->take();
+    capturing_.reset();
+    work_ = Work::kNone;
+  }
+  return {};
 }
 
 Status RuntimeJob::load(const Snapshot& snapshot, const TensorMap& optimizer_state) {

@@ -65,7 +65,8 @@ public:
   Result<std::vector<std::vector<float>>> score(const Snapshot& weights,
                                                 std::span<const TrainSequence> sequences,
                                                 float temperature) override;
-  Result<TensorMap> optimizer_state() const override;
+  Status capture() override;
+  TensorMap take_optimizer_state() override { return std::move(captured_); }
   Status load(const Snapshot& snapshot, const TensorMap& optimizer_state) override;
 
   /// Keeps the weights that proximal terms refer to (`OptimStep::proximal`).
@@ -78,7 +79,7 @@ public:
 
 private:
   // `kZero` and `kLayout` end an optimizer step.
-  enum class Work { kNone, kBatch, kOptimStep, kZero, kLayout, kSave };
+  enum class Work { kNone, kBatch, kOptimStep, kZero, kLayout, kSave, kCapture };
 
   struct Entry {
     TrainSequence sequence;
@@ -154,6 +155,7 @@ private:
   [[nodiscard]] Status lay_out_adapter(LayingOut& layout);
   [[nodiscard]] Status save_next();
   void finish_save();
+  [[nodiscard]] Status capture_next();
   void drop_gradients();
 
   RuntimeContext& context_;
@@ -188,6 +190,8 @@ private:
   std::optional<LayingOut> laying_out_;
   std::optional<Saving> saving_;
   Snapshot saved_;
+  std::optional<TrainedParameters::StateCopy> capturing_;
+  TensorMap captured_;
 };
 
 }  // namespace tidemill::engines

@@ -342,24 +342,42 @@ Status TrainedParameters::load(const TensorMap& tensors) {
   return weights_.load(tensors);
 }
 
-TensorMap TrainedParameters::state() const {
+TrainedParameters::StateCopy TrainedParameters::start_state(BufferAllocator& allocator) const {
   std::vector<std::pair<const char*, const ParameterSet*>> parts{{kFirstMoment, &first_moment_},
                                                                  {kSecondMoment, &second_moment_}};
   if (published_ != DType::kF32) {
     parts.emplace_back(kWeight, &weights_);
   }
-  TensorMap state;
-  for (const auto& [prefix, values] : parts) {
-    for (auto& [name, tensor] : values->to_tensors(DType::kF32)) {
-      state.emplace(prefix + name, tensor);
+  return {std::move(parts), step_, allocator};
+}
+
+TrainedParameters::StateCopy::StateCopy(
+    std::vector<std::pair<const char*, const ParameterSet*>> parts, std::int64_t step,
+    BufferAllocator& allocator)
+    : parts_(std::move(parts)), allocator_(&allocator) {
+  Tensor counter;
+  counter.dtype = DType::kI64;
+  counter.shape = {1};
+  counter.data = Buffer::adopt(std::vector<std::int64_t>{step}, DType::kI64);
+  state_.emplace(kStep, std::move(counter));
+}
+
+Status TrainedParameters::StateCopy::run() {
+  const auto& [prefix, values] = parts_[part_];
+  const ParameterSet::Entry& entry = values->entries()[entry_];
+  if (!tensor_.has_value()) {
+    TIDEMILL_ASSIGN_OR_RETURN(tensor_, values->start_copy(entry, DType::kF32, *allocator_));
+  }
+  tensor_->run();
+  if (tensor_->done()) {
+    state_.emplace(prefix + entry.name, tensor_->take());
+    tensor_.reset();
+    if (++entry_ == values->entries().size()) {
+      entry_ = 0;
+      ++part_;
     }
   }
-  Tensor step;
-  step.dtype = DType::kI64;
-  step.shape = {1};
-  step.data = Buffer::adopt(std::vector<std::int64_t>{step_}, DType::kI64);
-  state.emplace(kStep, std::move(step));
-  return state;
+  return {};
 }
 
 Status TrainedParameters::check(const TensorMap& tensors, const TensorMap& state) const {

@@ -69,8 +69,11 @@ public:
 
   /// Returns the moments as "first_moment.<name>" and "second_moment.<name>" (F32), the weights as
   /// "weight.<name>" (F32) if they are published rounded, and the counter "step" (one I64).
-  [[nodiscard]] TensorMap state() const;
-  /// Checks that `restore` accepts the weights `tensors` and `state`, as `state()` returned it.
+  /// The copy is made part by part. The parameters must outlive it, and not change before it is
+  /// done.
+  class StateCopy;
+  [[nodiscard]] StateCopy start_state(BufferAllocator& allocator) const;
+  /// Checks that `restore` accepts the weights `tensors` and `state`, as `StateCopy` returned it.
   /// Errors: as `load`; `kInvalidArgument` if the weights in `state` do not round to `tensors`.
   [[nodiscard]] Status check(const TensorMap& tensors, const TensorMap& state) const;
   /// Replaces the weights with `tensors`, and the moments and the counter with `state`. Requires
@@ -125,6 +128,29 @@ private:
   std::int64_t step_ = 0;
   std::optional<Step> current_;
   UpdateReport report_;
+};
+
+/// A copy of the state of `TrainedParameters` that is being made.
+class TrainedParameters::StateCopy {
+public:
+  [[nodiscard]] bool done() const noexcept { return part_ == parts_.size(); }
+  /// Copies the next part of a tensor, of at most `kUnitElements`. Requires that `done` is false.
+  /// Errors: those of the allocator.
+  [[nodiscard]] Status run();
+  /// Returns the state. Requires `done`.
+  [[nodiscard]] TensorMap take() { return std::move(state_); }
+
+private:
+  friend class TrainedParameters;
+  StateCopy(std::vector<std::pair<const char*, const ParameterSet*>> parts, std::int64_t step,
+            BufferAllocator& allocator);
+
+  std::vector<std::pair<const char*, const ParameterSet*>> parts_;  // with the prefixes of names
+  BufferAllocator* allocator_;
+  TensorMap state_;
+  std::size_t part_ = 0;
+  std::size_t entry_ = 0;  // of the part
+  std::optional<ParameterSet::Copy> tensor_;
 };
 
 /// Checks the ranges of all options.

@@ -44,7 +44,7 @@ Result<std::unique_ptr<KvCache>> KvCache::create(const ModelConfig& config,
   cache->layer_bytes_ = num_pages * page_bytes;
   TIDEMILL_ASSIGN_OR_RETURN(
       cache->data_,
-      ops.memory().allocate(cache->num_layers_ * cache->layer_bytes_, BlockUse::kSparse));
+      ops.memory().allocate(cache->num_layers_ * cache->layer_bytes_, BlockUse::kGradual));
   return cache;
 }
 

@@ -111,12 +111,17 @@ public:
   }
   Status optim_step(const engines::OptimStep& step) override { return inner_->optim_step(step); }
   Status save(PolicyVersion version) override { return inner_->save(version); }
-  bool has_work() const override { return inner_->has_work(); }
+  bool has_work() const override { return capture_left_ > 0 || inner_->has_work(); }
   Result<engines::StepReport> advance(const engines::StepBudget& budget) override {
     ++steps;
     if (!failure.ok()) {
-      inner_->cancel();
+      cancel();
       return failure;
+    }
+    if (capture_left_ > 0) {
+      engines::StepReport report;
+      report.more = --capture_left_ > 0;
+      return report;
     }
     return inner_->advance(budget);
   }
@@ -126,19 +131,28 @@ public:
                                                 float temperature) override {
     return inner_->score(weights, sequences, temperature);
   }
-  void cancel() override { inner_->cancel(); }
+  void cancel() override {
+    capture_left_ = 0;
+    inner_->cancel();
+  }
   const engines::UpdateReport& last_update() const override { return inner_->last_update(); }
   engines::Snapshot take_snapshot() override { return inner_->take_snapshot(); }
-  Result<TensorMap> optimizer_state() const override { return inner_->optimizer_state(); }
+  Status capture() override {
+    capture_left_ = capture_units;
+    return inner_->capture();
+  }
+  TensorMap take_optimizer_state() override { return inner_->take_optimizer_state(); }
   Status load(const engines::Snapshot& snapshot, const TensorMap& state) override {
     return inner_->load(snapshot, state);
   }
   int steps = 0;
+  int capture_units = 0;            // calls of `advance` that a capture takes
   Status failure;                   // of `advance`
   std::vector<float> temperatures;  // of each batch
 
 private:
   std::unique_ptr<engines::TrainingJob> inner_;
+  int capture_left_ = 0;
 };
 
 // Adapters that have names and versions, but no tensors.
@@ -313,7 +327,7 @@ TEST_F(DeviceTest, EnginesAreCalledOnlyAtThePort) {
   ASSERT_TRUE(until(cancelled));
   ASSERT_TRUE(until(train(job({{7, 7}}))));  // fails, and is abandoned
   EXPECT_EQ(calls_.elsewhere, std::vector<std::string>{});
-  for (const char* call : {"load", "optimizer_state", "score", "save", "optim_step"}) {
+  for (const char* call : {"load", "capture", "score", "save", "optim_step"}) {
     EXPECT_EQ(calls_.counts[call], 1) << call;
   }
   EXPECT_EQ(calls_.counts["submit"], 4);
@@ -700,6 +714,32 @@ TEST_F(DeviceTest, RestoreIsRefusedDuringAJobAndWithoutATrainingView) {
   start(/*trains=*/false);
   EXPECT_EQ(restore(initial_, {}).status().code(), Errc::kUnavailable);
   EXPECT_EQ(calls_.counts["job load"], 0);
+}
+
+// The copy is made by iterations, between which generation goes on.
+TEST_F(DeviceTest, ACaptureThatFailsOrIsInProgressEndsNothingElse) {
+  start();
+  const auto first = ask<actors::OptimizerState>(device_, atom::capture_v);
+  const auto second = ask<actors::OptimizerState>(device_, atom::capture_v);
+  const auto refused = train(job({{0}}));
+  EXPECT_EQ(restore(initial_, {}).status().code(), Errc::kUnavailable);
+  ASSERT_TRUE(until(first));
+  ASSERT_TRUE(first.ok());
+  EXPECT_EQ(second.status().code(), Errc::kUnavailable);
+  EXPECT_EQ(refused.status().code(), Errc::kUnavailable);
+
+  train_->capture_units = 2;
+  train_->failure = {Errc::kResourceExhausted, "no memory"};
+  const auto failed = ask<actors::OptimizerState>(device_, atom::capture_v);
+  ASSERT_TRUE(until(failed));
+  EXPECT_EQ(failed.status().code(), Errc::kResourceExhausted);
+  train_->failure = {};
+  const auto captured = ask<actors::OptimizerState>(device_, atom::capture_v);
+  ASSERT_TRUE(until(captured));
+  EXPECT_TRUE(captured.ok());
+  const auto trained = train(job({{0}}));
+  ASSERT_TRUE(until(trained));
+  EXPECT_TRUE(trained.ok());
 }
 
 TEST_F(DeviceTest, CaptureRepliesOnlyBetweenJobs) {

@@ -170,7 +170,7 @@ TEST_F(LargeModelTest, NoMessageHandlerComputes) {
   EXPECT_EQ(ask<engines::RolloutResult>(atom::generate_v, request).response_ids.size(), 2U);
 
   end(heartbeat_);
-  for (const char* call : {"score", "optim_step", "save", "load", "optimizer_state", "submit"}) {
+  for (const char* call : {"score", "optim_step", "save", "load", "capture", "submit"}) {
     EXPECT_EQ(calls_[call], 1) << call;
   }
   EXPECT_GE(calls_["advance"], 3) << "of the batch, the optimizer step and the snapshot";

@@ -89,10 +89,11 @@ public:
     return inner_.last_update();
   }
   engines::Snapshot take_snapshot() override { return inner_.take_snapshot(); }
-  [[nodiscard]] Result<TensorMap> optimizer_state() const override {
-    on_call_("optimizer_state");
-    return inner_.optimizer_state();
+  [[nodiscard]] Status capture() override {
+    on_call_("capture");
+    return inner_.capture();
   }
+  TensorMap take_optimizer_state() override { return inner_.take_optimizer_state(); }
   Status load(const engines::Snapshot& snapshot, const TensorMap& state) override {
     on_call_("job load");
     return inner_.load(snapshot, state);

@@ -60,7 +60,8 @@ public:
   void cancel() override { work = 0; }
   const UpdateReport& last_update() const override { return last_update_; }
   Snapshot take_snapshot() override { return {}; }
-  Result<TensorMap> optimizer_state() const override { return TensorMap{}; }
+  Status capture() override { return {}; }
+  TensorMap take_optimizer_state() override { return {}; }
   Status load(const Snapshot& /*snapshot*/, const TensorMap& /*state*/) override { return {}; }
   std::int64_t work;
 

@@ -127,7 +127,7 @@ public:
     EXPECT_TRUE(report.ok()) << report.status().to_string();
     trained.sums = report.value().sums;
     trained.recalled = report.value().recalled_tokens;
-    trained.moments = engine.optimizer_state().value();
+    trained.moments = optimizer_state(engine).value();
     return trained;
   }
 
@@ -214,7 +214,7 @@ TEST_P(GeneratedRowsTest, StayWhileAPassReadsThem) {
   EXPECT_EQ(logprobs, expected.logprobs);
   EXPECT_EQ(report.sums, expected.sums);
   EXPECT_GT(report.recalled_tokens, 0);
-  EXPECT_TRUE(same_tensors(job.optimizer_state().value(), expected.moments));
+  EXPECT_TRUE(same_tensors(optimizer_state(job).value(), expected.moments));
 }
 
 // Rows that are only scored are not those of the batch that is trained.

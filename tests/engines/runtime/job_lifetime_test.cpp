@@ -72,7 +72,7 @@ public:
     }
     job_->cancel();
     const Snapshot snapshot = publish(*job_, {0, 0, 9}).value();
-    const TensorMap moments = job_->optimizer_state().value();
+    const TensorMap moments = optimizer_state(*job_).value();
     job_.reset();
     job_ = make();
     ASSERT_TRUE(job_->load(snapshot, moments).ok());
@@ -102,7 +102,7 @@ private:
   void finish_stage() {
     if (stage_ == 2 * batches_.size() + 1) {
       finished_.snapshot = job_->take_snapshot();
-      finished_.moments = job_->optimizer_state().value();
+      finished_.moments = optimizer_state(*job_).value();
     } else if (stage_ % 2 == 0) {
       finished_.sums.push_back(job_->last_update().sums);
     } else {

@@ -60,7 +60,7 @@ void expect_same(const Trained& actual, const Trained& expected) {
 }
 
 // Takes a job through its steps: two batches whose gradients are accumulated, the optimizer step,
-// and a snapshot. `advance` may stop anywhere.
+// a snapshot, and a copy of the optimizer state. `advance` may stop anywhere.
 class Script {
 public:
   Script(std::unique_ptr<TrainingJob> job, std::vector<std::vector<TrainSequence>> batches)
@@ -86,7 +86,7 @@ public:
 
   // Ends the work and starts the batches of this step again.
   void restart() {
-    if (saving_ || stepping_) {
+    if (saving_ || stepping_ || capturing_) {
       return;  // its weights may have changed
     }
     job_->cancel();
@@ -98,7 +98,7 @@ public:
 
   // Continues in another job, from what this one has saved. Requires that it has just saved.
   void move_to(std::unique_ptr<TrainingJob> job) {
-    ASSERT_TRUE(job->load(trained_.snapshot, job_->optimizer_state().value()).ok());
+    ASSERT_TRUE(job->load(trained_.snapshot, trained_.moments).ok());
     job_ = std::move(job);
     begin_batch();
   }
@@ -113,8 +113,12 @@ private:
   void go_on() {
     if (saving_) {
       saving_ = false;
+      capturing_ = true;
       trained_.snapshot = job_->take_snapshot();
-      trained_.moments = job_->optimizer_state().value();
+      ASSERT_TRUE(job_->capture().ok());
+    } else if (capturing_) {
+      capturing_ = false;
+      trained_.moments = job_->take_optimizer_state();
       just_saved_ = true;
       done_ = trained_.norms.size() == kSteps;
       if (!done_) {
@@ -150,6 +154,7 @@ private:
   std::size_t computed_before_ = 0;
   bool stepping_ = false;
   bool saving_ = false;
+  bool capturing_ = false;
   bool just_saved_ = false;
   bool done_ = false;
 };

@@ -31,4 +31,11 @@ namespace tidemill::engines {
   return job.take_snapshot();
 }
 
+/// Copies the optimizer state.
+[[nodiscard]] inline Result<TensorMap> optimizer_state(TrainingJob& job) {
+  TIDEMILL_RETURN_IF_ERROR(job.capture());
+  TIDEMILL_RETURN_IF_ERROR(run_to_end(job));
+  return job.take_optimizer_state();
+}
+
 }  // namespace tidemill::engines

@@ -278,7 +278,7 @@ TEST(MemoryLoadTest, CapturedStateAndPublishedWeightsTakeTheEstimatedMemory) {
       }
       const MemoryEstimate estimate = estimate_memory(model, options, {});
       const auto runtime = open_runtime(model, options).value();
-      EXPECT_EQ(estimate.capture_bytes, bytes_of(runtime->policy_job()->optimizer_state().value()));
+      EXPECT_EQ(estimate.capture_bytes, bytes_of(optimizer_state(*runtime->policy_job()).value()));
       const Snapshot published = publish(*runtime->policy_job(), {0, 0, 1}).value();
       EXPECT_EQ(estimate.published_bytes, bytes_of(adapts ? published.adapter : published.base));
     }

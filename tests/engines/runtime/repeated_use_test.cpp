@@ -121,8 +121,8 @@ protected:
     EXPECT_EQ(report.gradient_norm, expected.gradient_norm);
     EXPECT_EQ(report.optimizer_step, expected.optimizer_step);
     EXPECT_TRUE(same_tensors(trained(engine(), 9), trained(*fresh->policy_job(), 9)));
-    EXPECT_TRUE(same_tensors(engine().optimizer_state().value(),
-                             fresh->policy_job()->optimizer_state().value()));
+    EXPECT_TRUE(same_tensors(optimizer_state(engine()).value(),
+                             optimizer_state(*fresh->policy_job()).value()));
     EXPECT_EQ(runtime_->rollout().step({1}).value().kv_use, 0.0) << "every page is free";
   }
 
@@ -187,7 +187,7 @@ TEST_P(RepeatedUseTest, AStepThatEndsAtAnyUnitIsWholeOrNothing) {
     ended = !report.value().more;
     engine().cancel();
     EXPECT_FALSE(engine().has_work());
-    const TensorMap state = engine().optimizer_state().value();
+    const TensorMap state = optimizer_state(engine()).value();
     const std::int64_t now = state.at("step").data.as<std::int64_t>()[0];
     ASSERT_TRUE(now == steps || now == steps + 1) << units;
     EXPECT_TRUE(now == steps + 1 || units < 4) << "units of the norm, before weights change";
@@ -272,7 +272,7 @@ TEST_P(RepeatedUseTest, ScoresDependOnTheSnapshotAlone) {
 TEST_P(RepeatedUseTest, RestoringAnOlderSnapshotContinuesFromIt) {
   train(engine(), sequences(1));
   const Snapshot older = publish(engine(), {0, 0, 1}).value();
-  const TensorMap state = engine().optimizer_state().value();
+  const TensorMap state = optimizer_state(engine()).value();
   const auto probe = sequences(3);
   const auto score = engine().score(older, probe, 0.8F).value();
   for (int round = 0; round < 2; ++round) {
@@ -285,7 +285,7 @@ TEST_P(RepeatedUseTest, RestoringAnOlderSnapshotContinuesFromIt) {
     ASSERT_TRUE(engine().load(older, state).ok());
     EXPECT_FALSE(engine().has_work()) << "the open batch ended";
     EXPECT_EQ(update(engine()).status().code(), Errc::kInvalidArgument);
-    EXPECT_TRUE(same_tensors(engine().optimizer_state().value(), state));
+    EXPECT_TRUE(same_tensors(optimizer_state(engine()).value(), state));
     EXPECT_EQ(engine().score(older, probe, 0.8F).value(), score);
     add(engine(), probe, nullptr);
     while (engine().has_work()) {
@@ -316,7 +316,7 @@ TEST_P(RepeatedUseTest, EveryPublishedVersionIsServed) {
     results.push_back(generate(*runtime_));
     EXPECT_EQ(results.back().versions, (std::vector<VersionSpan>{{{0, 0, step}, 12}}));
     const auto fresh = open();
-    ASSERT_TRUE(fresh->policy_job()->load(snapshot, engine().optimizer_state().value()).ok());
+    ASSERT_TRUE(fresh->policy_job()->load(snapshot, optimizer_state(engine()).value()).ok());
     ASSERT_TRUE(fresh->rollout().load(snapshot, WeightArrival::kFinish).ok());
     expect_same_result(results.back(), generate(*fresh));
   }

@@ -61,7 +61,7 @@ protected:
       EXPECT_TRUE(job.advance({budget}).ok());
     }
     EXPECT_TRUE(update(job).ok());
-    return job.optimizer_state().value();
+    return optimizer_state(job).value();
   }
 
   ModelFiles model_ = small_model(5);

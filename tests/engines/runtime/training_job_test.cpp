@@ -266,7 +266,7 @@ TEST_P(TrainingJobTest, AnySplitGivesTheSameBitsWithWindows) {
     windows.window_tokens = window_tokens;
     const auto runtime = open_runtime(model_, windows).value();
     train(*runtime->policy_job(), sequences(1), budget);
-    return runtime->policy_job()->optimizer_state().value();
+    return optimizer_state(*runtime->policy_job()).value();
   };
   const TensorMap whole = moments(0, 100000);
   EXPECT_TRUE(same_tensors(moments(32, 100000), whole));  // longer than any sequence
@@ -281,7 +281,7 @@ TEST_P(TrainingJobTest, ContinuingFromRestoredStateIsExact) {
   train(engine(), sequences(1), 50);
   train(engine(), sequences(2), 50);
   const Snapshot snapshot = publish(engine(), {0, 0, 2}).value();
-  const TensorMap state = engine().optimizer_state().value();
+  const TensorMap state = optimizer_state(engine()).value();
   const auto restored = open();
   ASSERT_TRUE(restored->policy_job()->load(snapshot, state).ok());
   EXPECT_TRUE(same_tensors(weights(*restored->policy_job(), 2), weights(engine(), 2)));
@@ -293,14 +293,14 @@ TEST_P(TrainingJobTest, ContinuingFromRestoredStateIsExact) {
     EXPECT_EQ(on.gradient_norm, again.gradient_norm);
   }
   EXPECT_TRUE(same_tensors(weights(*restored->policy_job(), 4), weights(engine(), 4)));
-  EXPECT_TRUE(same_tensors(restored->policy_job()->optimizer_state().value(),
-                           engine().optimizer_state().value()));
+  EXPECT_TRUE(same_tensors(optimizer_state(*restored->policy_job()).value(),
+                           optimizer_state(engine()).value()));
 }
 
 TEST_P(TrainingJobTest, DamagedStateIsRefusedAndChangesNothing) {
   train(engine(), sequences(1), 50);
   const Snapshot snapshot = publish(engine(), {0, 0, 1}).value();
-  const TensorMap state = engine().optimizer_state().value();
+  const TensorMap state = optimizer_state(engine()).value();
   const auto other = open();
   const TensorMap before = weights(*other->policy_job(), 0);
   Snapshot damaged = snapshot;
@@ -511,7 +511,7 @@ protected:
   // The weights that the optimizer works on.
   TensorMap unrounded() {
     TensorMap found;
-    const TensorMap state = engine().optimizer_state().value();
+    const TensorMap state = optimizer_state(engine()).value();
     for (const auto& [name, tensor] : state) {
       if (name.starts_with("weight.")) {
         found.emplace(name.substr(7), tensor);
@@ -561,7 +561,7 @@ TEST_P(RoundedTrainingTest, SmallStepsAddUp) {
 
 TEST_P(RoundedTrainingTest, AStateOfOtherWeightsIsRefused) {
   train(engine(), sequences(1), 50);
-  const TensorMap state = engine().optimizer_state().value();
+  const TensorMap state = optimizer_state(engine()).value();
   train(engine(), sequences(2), 50);
   const Snapshot later = publish(engine(), {0, 0, 2}).value();
   const Status refused = open()->policy_job()->load(later, state);

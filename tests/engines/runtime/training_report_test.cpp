@@ -136,7 +136,7 @@ protected:
 
   [[nodiscard]] double moment_norm(TrainingJob& engine) const {
     double squares = 0.0;
-    const TensorMap state = engine.optimizer_state().value();
+    const TensorMap state = optimizer_state(engine).value();
     for (const auto& [name, tensor] : state) {
       if (name.starts_with("first_moment.")) {
         for (const float value : tensor.data.as<float>()) {
