@@ -26,7 +26,7 @@ struct KeeperState {
   static inline const char* name = "keeper";
   KeeperState() = default;  // not an aggregate: CAF would build it from `self`
 
-  std::vector<ServingDevice> devices;
+  std::vector<ServingDevice> devices;  // those that are quarantined or have left have no handles
   std::size_t num_started = 0;  // those with which the run was started; the others have joined
   std::string training_device;
   RouterActor router;
@@ -166,6 +166,12 @@ void settle(Self self, std::map<std::size_t, caf::typed_response_promise<DeviceS
   requests.erase(request);
 }
 
+// Drops the handle of a device that gets no more messages, so that it may end.
+void release(Self self, ServingDevice& device) {
+  self->demonitor(device.actor.address());
+  device.actor = ServingActor();
+}
+
 void load_due(Self self);
 
 // The device gets no more versions nor requests. If no other one serves, requests wait for one that
@@ -177,6 +183,7 @@ void quarantine(Self self, std::size_t device, const Status& why) {
   }
   settle(self, state.joins, device, why);
   settle(self, state.leaves, device, why);
+  release(self, state.devices[device]);
   const bool none_serves = state.roster.num_serving() == 0;
   const std::string& name = state.devices[device].name;
   if (none_serves && state.roster.num_joining() == 0) {
@@ -261,14 +268,13 @@ caf::result<DeviceStatus> join(Self self, const DeviceJoin& request) {
   return promise;
 }
 
-// The device has no more requests. Drops its handle, so that it may end.
+// The device has no more requests.
 void end_leave(Self self, std::size_t device) {
   auto& state = self->state;
   if (!state.roster.end_leave(device)) {
     return;
   }
-  self->demonitor(state.devices[device].actor.address());
-  state.devices[device].actor = ServingActor();
+  release(self, state.devices[device]);
   if (state.log) {
     state.log(state.devices[device].name + " has left");
   }

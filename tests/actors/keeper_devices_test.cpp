@@ -361,5 +361,27 @@ TEST_F(KeeperDevicesTest, OnlyDevicesJoin) {
   EXPECT_EQ(leave("device-9").status().code(), Errc::kNotFound);
 }
 
+TEST_F(KeeperDevicesTest, AQuarantinedDeviceIsReleased) {
+  start();
+  const auto broken = std::make_shared<FakeDevice>();
+  auto handle = spawn_fake_device(system(), broken);
+  const auto address = caf::actor_cast<caf::actor_addr>(handle);
+  ask<DeviceStatus>(keeper_, atom::join_v, actors::join_request({"late", handle}));
+  drain();
+  load(*broken);
+  generate(1);
+  generate(2);
+  ASSERT_EQ(broken->generations.size(), 1U);
+  publish(1);
+  take(broken->loads).fail({Errc::kCorruptData, "digest does not match"});
+  drain();
+  EXPECT_EQ(broken->cancelled, std::vector<SampleId>{{2}}) << "it was told";
+  take(broken->generations).reply({});
+  drain();
+  handle = nullptr;
+  EXPECT_EQ(caf::actor_cast<caf::strong_actor_ptr>(address), nullptr)
+      << "the keeper or the router holds it";
+}
+
 }  // namespace
 }  // namespace tidemill::test

@@ -267,5 +267,23 @@ TEST_F(RouterTest, RequestsThatHaveEndedLeaveNoTimer) {
   EXPECT_EQ(num_timers(), 0U);
 }
 
+TEST_F(RouterTest, ADeviceThatIsRemovedIsReleased) {
+  start(1);
+  for (const std::string removal : {"quarantined", "ended"}) {
+    const auto late = std::make_shared<FakeDevice>();
+    auto handle = spawn_fake_device(system(), late);
+    const auto address = caf::actor_cast<caf::actor_addr>(handle);
+    caf::anon_send(router_, atom::join_v, actors::join_request({removal, handle}));
+    drain();
+    if (removal == "ended") {
+      kill(handle);
+    } else {
+      quarantine(removal);
+    }
+    handle = nullptr;
+    EXPECT_EQ(caf::actor_cast<caf::strong_actor_ptr>(address), nullptr) << removal;
+  }
+}
+
 }  // namespace
 }  // namespace tidemill::test
