@@ -361,6 +361,54 @@ TEST_F(KeeperDevicesTest, OnlyDevicesJoin) {
   EXPECT_EQ(leave("device-9").status().code(), Errc::kNotFound);
 }
 
+// A device that leaves under one name would else be let go under the other, too.
+TEST_F(KeeperDevicesTest, ADeviceIsInTheRunUnderOneName) {
+  start();
+  const auto late = std::make_shared<FakeDevice>();
+  join("late", late);
+  const actors::DeviceActor handle = other_handles_.back();
+  const auto join_as = [&](const std::string& name, const actors::DeviceActor& device) {
+    const auto reply =
+        ask<DeviceStatus>(keeper_, atom::join_v, actors::join_request({name, device}));
+    drain();
+    return reply.status();
+  };
+  EXPECT_EQ(join_as("alias", handle).message(), "late: the device is in the run under this name");
+  load(*late);
+  EXPECT_EQ(join_as("alias", handle).code(), Errc::kInvalidArgument);
+  EXPECT_EQ(join_as("alias", device_handle_).message(),
+            "device: the device is in the run under this name");
+  EXPECT_EQ(status().devices.size(), 2U);
+  generate(1);
+  generate(2);
+  const auto left = leave("late");
+  EXPECT_EQ(join_as("alias", handle).code(), Errc::kInvalidArgument) << "it is leaving";
+  take(late->generations).reply({});
+  drain();
+  ASSERT_TRUE(left.ok());
+  const auto renamed =
+      ask<DeviceStatus>(keeper_, atom::join_v, actors::join_request({"alias", handle}));
+  drain();
+  load(*late);
+  EXPECT_TRUE(renamed.ok()) << "it had left";
+  kill(handle);
+  EXPECT_EQ(status().devices.at(2).state, DeviceState::kQuarantined) << "the keeper sees its end";
+}
+
+TEST_F(KeeperDevicesTest, AQuarantinedDeviceMayNotComeBackUnderAnotherName) {
+  start();
+  const auto broken = std::make_shared<FakeDevice>();
+  join("late", broken);
+  take(broken->loads).fail({Errc::kCorruptData, "digest does not match"});
+  drain();
+  const auto again = ask<DeviceStatus>(keeper_, atom::join_v,
+                                       actors::join_request({"alias", other_handles_.back()}));
+  drain();
+  EXPECT_EQ(again.status().code(), Errc::kUnavailable);
+  EXPECT_EQ(again.status().message(),
+            "late is quarantined: loading new weights: digest does not match");
+}
+
 TEST_F(KeeperDevicesTest, AQuarantinedDeviceIsReleased) {
   start();
   const auto broken = std::make_shared<FakeDevice>();
