@@ -103,10 +103,12 @@ void pass_on(Self self, RolloutRequest& request, Promise promise) {
       [self, ticket](const caf::error& error) { settle(self, ticket, error); });
 }
 
+// While no device serves, requests wait for one that joins. A second request with the id of one
+// that a leaving device has goes there at once.
 caf::result<RolloutResult> generate(Self self, RolloutRequest& request) {
   auto& state = self->state;
   auto promise = self->make_response_promise<RolloutResult>();
-  if (state.awaits_join &&
+  if (state.awaits_join && !state.table.device_of(request.id).has_value() &&
       state.waiting.size() + state.table.num_pending() < state.deps.max_pending) {
     state.waiting.emplace_back(std::move(request), promise);
   } else {

@@ -206,6 +206,24 @@ TEST_F(RouterTest, ADeviceThatLeavesEndsItsRequestsAndGetsNoOthers) {
   EXPECT_EQ(devices_[1]->generations.size(), 1U) << "it has come back";
 }
 
+TEST_F(RouterTest, ASecondRequestForASampleOfALeavingDeviceDoesNotWaitForAJoin) {
+  start(2);
+  const auto first = generate(0);
+  generate(1);
+  const auto left = ask<std::uint64_t>(router_, atom::leave_v, std::string("device-0"));
+  caf::anon_send(router_, atom::quarantine_v,
+                 actors::QuarantinedDevice{"device-1", "digest", true});
+  drain();
+  const auto other = generate(2);
+  const auto second = generate(0);
+  ASSERT_EQ(devices_[0]->generations.size(), 2U) << "it ends the first request";
+  reply(0, FinishReason::kCancelled);
+  reply(0);
+  EXPECT_EQ(second.value().finish_reason, FinishReason::kStop);
+  EXPECT_TRUE(left.ok());
+  EXPECT_FALSE(other.arrived());
+}
+
 TEST_F(RouterTest, ADeviceWithoutRequestsLeavesAtOnce) {
   start(1);
   const auto left = ask<std::uint64_t>(router_, atom::leave_v, std::string("device-0"));
