@@ -100,7 +100,10 @@ void pass_on(Self self, RolloutRequest& request, Promise promise) {
         end_deadline(self, id);
         settle(self, ticket, std::move(result));
       },
-      [self, ticket](const caf::error& error) { settle(self, ticket, error); });
+      [self, ticket, id = handle.id()](const caf::error& error) {
+        end_deadline(self, id);
+        settle(self, ticket, error);
+      });
 }
 
 // While no device serves, requests wait for one that joins. A second request with the id of one

@@ -285,6 +285,15 @@ TEST_F(RouterTest, RequestsThatHaveEndedLeaveNoTimer) {
   EXPECT_EQ(num_timers(), 0U);
 }
 
+TEST_F(RouterTest, RequestsThatHaveFailedLeaveNoTimer) {
+  start(1);
+  const auto refused = generate(0);
+  take(devices_[0]->generations).fail({Errc::kInvalidArgument, "empty prompt"});
+  drain();
+  EXPECT_EQ(refused.status().code(), Errc::kInvalidArgument);
+  EXPECT_EQ(num_timers(), 0U);
+}
+
 TEST_F(RouterTest, ADeviceThatIsRemovedIsReleased) {
   start(1);
   for (const std::string removal : {"quarantined", "ended"}) {
