@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -40,10 +41,15 @@ struct Outcome {
 // the member functions.
 struct PortWork : engines::RolloutSink {
   explicit PortWork(DeviceDeps d)
-      : deps(std::move(d)), executor(deps.rollout, deps.train, deps.executor) {}
+      : deps(std::move(d)),
+        executor(deps.rollout, deps.train, deps.executor),
+        incarnation(deps.rollout->serving().incarnation) {}
 
   void on_rollout(RolloutResult result) override {
     const auto it = generating.find(result.id);
+    if (it == generating.end()) {
+      return;  // given up
+    }
     rollouts.push_back({it->second, std::move(result)});
     generating.erase(it);
   }
@@ -61,9 +67,25 @@ struct PortWork : engines::RolloutSink {
     }
   }
 
+  // Ends all requests with `why`.
+  void give_up_requests(const Status& why) {
+    for (const auto& [id, ticket] : std::exchange(generating, {})) {
+      rollouts.push_back({ticket, why});
+      deps.rollout->cancel(id);
+    }
+  }
+
+  // The requests before the first weights of a newer incarnation came from actors of an older one,
+  // which have ended. The new weights would have to wait for their responses.
   void load(Ticket ticket, Snapshot snapshot) {
     const PolicyVersion version = snapshot.version;
     Status status = deps.rollout->load(std::move(snapshot), engines::WeightArrival::kFinish);
+    if (status.ok() && version.incarnation > incarnation) {
+      incarnation = version.incarnation;
+      give_up_requests({Errc::kUnavailable, "the request was given up for incarnation " +
+                                                std::to_string(incarnation) +
+                                                ", whose weights were loaded"});
+    }
     loads.push_back({ticket, status.ok() ? Result<PolicyVersion>(version) : std::move(status)});
   }
 
@@ -147,6 +169,7 @@ struct PortWork : engines::RolloutSink {
   std::optional<TrainRun> train;
   std::optional<Ticket> capturing;  // never while `train` is set
   std::map<SampleId, Ticket> generating;
+  std::uint32_t incarnation = 0;  // of the newest weights that generate, or will
   // For the actor, which reads and clears them when the message of the work arrives.
   std::vector<Outcome<RolloutResult>> rollouts;
   std::vector<Outcome<PolicyVersion>> loads;  // and restores

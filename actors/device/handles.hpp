@@ -18,14 +18,15 @@ using ServingActor = caf::typed_actor<
     // Generates a response to one prompt. Replies when the response has ended; if generation fails,
     // the finish reason of the reply is `kFailed`. A second request with the id of one in flight
     // ends the first with `kCancelled`. Fails with the errors of `RolloutEngine::submit`, or with
-    // `kUnavailable` if the request was given up with its device.
+    // `kUnavailable` if the request was given up with its device or its incarnation.
     caf::replies_to<atom::generate, engines::RolloutRequest>::with<engines::RolloutResult>,
     // Ends a request early; the finish reason of its reply is `kCancelled`. Unknown ids are
     // ignored.
     caf::reacts_to<atom::cancel, SampleId>,
     // Loads new weights for generation. Their digest is checked, and they are served once the
-    // responses in flight have ended. Replies with the version as soon as it is accepted. Fails
-    // with the errors of `RolloutEngine::load`.
+    // responses in flight have ended. Replies with the version as soon as it is accepted. If they
+    // are the first of a newer incarnation, all requests before them fail with `kUnavailable`.
+    // Fails with the errors of `RolloutEngine::load`.
     caf::replies_to<atom::load, engines::Snapshot>::with<PolicyVersion>,
     // Lists, loads or unloads adapters that requests may name. Replies with the adapters that are
     // then loaded. Fails with the errors of `open_adapter` and of `NamedAdapters`, or with

@@ -208,7 +208,8 @@ void request_response(Self self, std::size_t index, std::uint32_t attempt) {
         end_deadline(self, id);
         on_response(self, index, &result);
       },
-      [self, index, attempt](const caf::error& error) {
+      [self, index, attempt, id = handle.id()](const caf::error& error) {
+        end_deadline(self, id);
         if (!self->state.promise.has_value()) {
           return;  // stopped
         }

@@ -24,9 +24,10 @@ using RosterActor = caf::typed_actor<
     // switching, those that they switch to. Then the router begins to send it requests, and the
     // roster replies. Until then, a fixed order loads no other version into any device. If the next
     // version is due and only waits for such first loads, the device joins with that version.
-    // Fails with `kInvalidArgument` if the name is empty or belongs to another device of the run;
-    // `kUnavailable` if the device is quarantined; `kResourceExhausted` if the run has had
-    // `kMaxDevices` devices; and with the failure of the load, which quarantines the device.
+    // Fails with `kInvalidArgument` if the name is empty or belongs to another device of the run,
+    // or if the run has the device under another name; `kUnavailable` if the device is
+    // quarantined; `kResourceExhausted` if the run has had `kMaxDevices` devices; and with the
+    // failure of the load, which quarantines the device.
     caf::replies_to<atom::join, DeviceJoin>::with<DeviceStatus>,
     // Removes the device of this name. The router sends it no more requests. Replies once those
     // that it had have ended, or have been given up after `kLeaveDeadline`. Fails with `kNotFound`

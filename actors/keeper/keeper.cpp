@@ -22,11 +22,17 @@ using storage::AdmissionLedger;
 
 constexpr Duration kLoadDeadline = std::chrono::minutes(5);
 
+struct KeeperDevice {
+  std::string name;
+  ServingActor actor;       // null once it is quarantined or has left
+  caf::actor_addr address;  // null once it has left
+};
+
 struct KeeperState {
   static inline const char* name = "keeper";
   KeeperState() = default;  // not an aggregate: CAF would build it from `self`
 
-  std::vector<ServingDevice> devices;
+  std::vector<KeeperDevice> devices;
   std::size_t num_started = 0;  // those with which the run was started; the others have joined
   std::string training_device;
   RouterActor router;
@@ -166,6 +172,12 @@ void settle(Self self, std::map<std::size_t, caf::typed_response_promise<DeviceS
   requests.erase(request);
 }
 
+// Drops the handle of a device that gets no more messages, so that it may end.
+void release(Self self, KeeperDevice& device) {
+  self->demonitor(device.address);
+  device.actor = ServingActor();
+}
+
 void load_due(Self self);
 
 // The device gets no more versions nor requests. If no other one serves, requests wait for one that
@@ -177,6 +189,7 @@ void quarantine(Self self, std::size_t device, const Status& why) {
   }
   settle(self, state.joins, device, why);
   settle(self, state.leaves, device, why);
+  release(self, state.devices[device]);
   const bool none_serves = state.roster.num_serving() == 0;
   const std::string& name = state.devices[device].name;
   if (none_serves && state.roster.num_joining() == 0) {
@@ -201,9 +214,9 @@ void quarantine(Self self, std::size_t device, const Status& why) {
 // The device has loaded its first version: now it may get requests.
 void let_serve(Self self, std::size_t index) {
   auto& state = self->state;
-  const ServingDevice& device = state.devices[index];
+  const KeeperDevice& device = state.devices[index];
   if (state.router) {
-    self->send(state.router, atom::join_v, join_request(device));
+    self->send(state.router, atom::join_v, join_request({device.name, device.actor}));
   }
   if (state.log) {
     state.log(device.name + " has joined");
@@ -242,18 +255,38 @@ void load_due(Self self) {
                       state.weights.lower_bound(state.roster.oldest_needed()));
 }
 
+// Checks that an actor that joins as `name` is not in the run under another name.
+Status check_joins_once(const KeeperState& state, const std::string& name,
+                        const ServingActor& actor) {
+  for (std::size_t i = 0; i < state.devices.size(); ++i) {
+    const KeeperDevice& known = state.devices[i];
+    if (known.name == name || known.address != actor.address()) {
+      continue;
+    }
+    const DeviceStatus& status = state.roster.status(i);
+    if (status.state == DeviceState::kQuarantined) {
+      return {Errc::kUnavailable, known.name + " is quarantined: " + status.quarantine};
+    }
+    return invalid_argument(known.name + ": the device is in the run under this name");
+  }
+  return {};
+}
+
 caf::result<DeviceStatus> join(Self self, const DeviceJoin& request) {
   auto& state = self->state;
   const auto actor = caf::actor_cast<ServingActor>(request.device);
   if (!actor) {
     return to_caf_error(invalid_argument("the request of a device to join names no device"));
   }
+  if (const Status once = check_joins_once(state, request.name, actor); !once.ok()) {
+    return to_caf_error(once);
+  }
   const auto index = state.roster.join(request.name);
   if (!index.ok()) {
     return to_caf_error(index.status());
   }
   state.devices.resize(std::max(state.devices.size(), index.value() + 1));
-  state.devices[index.value()] = {request.name, actor};
+  state.devices[index.value()] = {request.name, actor, actor.address()};
   auto promise = self->make_response_promise<DeviceStatus>();
   state.joins.emplace(index.value(), promise);
   self->monitor(actor);
@@ -261,14 +294,14 @@ caf::result<DeviceStatus> join(Self self, const DeviceJoin& request) {
   return promise;
 }
 
-// The device has no more requests. Drops its handle, so that it may end.
+// The device has no more requests.
 void end_leave(Self self, std::size_t device) {
   auto& state = self->state;
   if (!state.roster.end_leave(device)) {
     return;
   }
-  self->demonitor(state.devices[device].actor.address());
-  state.devices[device].actor = ServingActor();
+  release(self, state.devices[device]);
+  state.devices[device].address = nullptr;
   if (state.log) {
     state.log(state.devices[device].name + " has left");
   }
@@ -407,7 +440,6 @@ Result<AdmissionLedger> restored_ledger(const KeeperOptions& options) {
 
 KeeperActor::behavior_type keeper(Self self, const KeeperDeps& deps) {
   auto& state = self->state;
-  state.devices = deps.devices;
   state.num_started = deps.devices.size();
   state.training_device = deps.training_device;
   state.router = deps.router;
@@ -423,6 +455,7 @@ KeeperActor::behavior_type keeper(Self self, const KeeperDeps& deps) {
   std::vector<std::string> names;
   for (const ServingDevice& device : deps.devices) {
     names.push_back(device.name);
+    state.devices.push_back({device.name, device.actor, device.actor.address()});
     self->monitor(device.actor);
   }
   self->set_down_handler([self](const caf::down_msg& down) { on_down(self, down); });

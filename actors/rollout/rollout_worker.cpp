@@ -138,7 +138,10 @@ void write_back(Self self, const storage::Lease& lease, RolloutResult& result) {
           lease_more(self);
         }
       },
-      [self](const caf::error&) { try_again_later(self); });
+      [self, id = handle.id()](const caf::error&) {
+        end_deadline(self, id);
+        try_again_later(self);
+      });
 }
 
 void generate(Self self, const storage::LeasedRow& row) {
@@ -176,7 +179,8 @@ void generate(Self self, const storage::LeasedRow& row) {
                         (result.error.empty() ? "" : ": " + result.error));
         }
       },
-      [self, lease = row.lease](const caf::error& error) {
+      [self, lease = row.lease, id = handle.id()](const caf::error& error) {
+        end_deadline(self, id);
         self->send(self->state.deps.serving, atom::cancel_v, lease.row);
         give_back(self, lease, release_for(error), "rollout: " + from_caf_error(error).message());
       });

@@ -32,7 +32,8 @@ using RouterActor = ServingActor::extend<
     // with the number of requests that it had at first. Unknown names have none.
     caf::replies_to<atom::leave, std::string>::with<std::uint64_t>,
     // Removes the device of this name: its requests are cancelled and fail, and it gets no others.
-    // Unknown names are ignored. If the message says so, later requests wait until a device joins.
+    // Unknown names are ignored. If the message says so, later requests wait until a device joins,
+    // but for those with the id of a request that a leaving device has.
     caf::reacts_to<atom::quarantine, QuarantinedDevice>>;
 
 }  // namespace tidemill::actors

@@ -36,32 +36,33 @@ struct RouterState {
 
 using Self = RouterActor::stateful_pointer<RouterState>;
 
-// Replies to the requests to let a removed device leave. If there are any, drops its handle, so
-// that the device may end.
+// Replies to the requests to let a removed device leave.
 void end_leaves(Self self, std::size_t device) {
   auto& state = self->state;
   const auto [first, last] = state.leaves.equal_range(device);
-  if (first == last) {
-    return;
-  }
   for (auto leave = first; leave != last; ++leave) {
     leave->second.first.deliver(leave->second.second);
   }
   state.leaves.erase(first, last);
-  self->demonitor(state.deps.devices[device].actor.address());
-  state.deps.devices[device].actor = ServingActor();
 }
 
-// Removes a device. It may still run, so its requests are cancelled: they must not keep it busy.
+// Removes a device, and drops its handle, so that it may end. It may still run, so its requests are
+// cancelled: they must not keep it busy.
 void remove(Self self, std::size_t device, const std::string& reason) {
   auto& state = self->state;
+  if (state.table.removed(device)) {
+    return;
+  }
+  ServingActor& actor = state.deps.devices[device].actor;
   for (const auto& [ticket, id] : state.table.remove(device, reason)) {
-    self->send(state.deps.devices[device].actor, atom::cancel_v, id);
+    self->send(actor, atom::cancel_v, id);
     const auto promise = state.promises.find(ticket);
     promise->second.deliver(to_caf_error({Errc::kUnavailable, reason}));
     state.promises.erase(promise);
   }
   end_leaves(self, device);
+  self->demonitor(actor.address());
+  actor = ServingActor();
 }
 
 void remove_if_left(Self self, std::size_t device) {
@@ -99,13 +100,18 @@ void pass_on(Self self, RolloutRequest& request, Promise promise) {
         end_deadline(self, id);
         settle(self, ticket, std::move(result));
       },
-      [self, ticket](const caf::error& error) { settle(self, ticket, error); });
+      [self, ticket, id = handle.id()](const caf::error& error) {
+        end_deadline(self, id);
+        settle(self, ticket, error);
+      });
 }
 
+// While no device serves, requests wait for one that joins. A second request with the id of one
+// that a leaving device has goes there at once.
 caf::result<RolloutResult> generate(Self self, RolloutRequest& request) {
   auto& state = self->state;
   auto promise = self->make_response_promise<RolloutResult>();
-  if (state.awaits_join &&
+  if (state.awaits_join && !state.table.device_of(request.id).has_value() &&
       state.waiting.size() + state.table.num_pending() < state.deps.max_pending) {
     state.waiting.emplace_back(std::move(request), promise);
   } else {

@@ -84,7 +84,8 @@ void lease_more_rows(Self self, storage::TaskId task, Take take) {
         }
         take(reply.rows);
       },
-      [self](const caf::error&) {
+      [self, id = handle.id()](const caf::error&) {
+        end_deadline(self, id);
         self->state.leasing = false;
         try_again_later(self);
       });

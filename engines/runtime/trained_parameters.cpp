@@ -76,9 +76,18 @@ Status check_rounded(const TensorMap& weights, const TensorMap& tensors, DType p
   return {};
 }
 
-Result<std::string> first_not_finite(const ParameterSet& set, Ops& ops) {
-  for (const ParameterSet::Entry& entry : set.entries()) {
-    TIDEMILL_ASSIGN_OR_RETURN(const double squares, ops.squared_norm(set.values(entry)));
+bool is_frozen(const OptimStep& step, const ParameterSet::Entry& entry) {
+  return std::ranges::find(step.frozen, entry.name) != step.frozen.end();
+}
+
+// Returns the name of the first tensor that the step changes and whose gradient is not finite.
+Result<std::string> first_not_finite(const ParameterSet& gradient, const OptimStep& step,
+                                     Ops& ops) {
+  for (const ParameterSet::Entry& entry : gradient.entries()) {
+    if (is_frozen(step, entry)) {
+      continue;
+    }
+    TIDEMILL_ASSIGN_OR_RETURN(const double squares, ops.squared_norm(gradient.values(entry)));
     if (!std::isfinite(squares)) {
       return entry.name;
     }
@@ -170,7 +179,7 @@ Status TrainedParameters::check_step(const OptimStep& step) const {
 std::vector<TrainedParameters::Range> TrainedParameters::ranges_of(const OptimStep& step) const {
   std::vector<Range> ranges;
   for (const ParameterSet::Entry& entry : weights_.entries()) {
-    if (std::ranges::find(step.frozen, entry.name) != step.frozen.end()) {
+    if (is_frozen(step, entry)) {
       continue;
     }
     // Vectors are gains and biases. The vectors of IA3 are gains too, but are stored as matrices of
@@ -307,7 +316,8 @@ Status TrainedParameters::begin_apply(Step& step) {
   UpdateReport report;
   report.gradient_norm = std::sqrt(step.squares);
   if (!std::isfinite(report.gradient_norm)) {
-    TIDEMILL_ASSIGN_OR_RETURN(const std::string name, first_not_finite(*step.gradient, ops_));
+    TIDEMILL_ASSIGN_OR_RETURN(const std::string name,
+                              first_not_finite(*step.gradient, step.options, ops_));
     return {Errc::kInternal, "gradient of tensor " + name + " is not finite"};
   }
   report.optimizer_step = ++step_;

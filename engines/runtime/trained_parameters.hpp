@@ -50,7 +50,7 @@ public:
   [[nodiscard]] bool stepping() const noexcept { return current_.has_value(); }
   /// Runs the next unit of the step: a part of one pass over the parameters, of at most
   /// `kUnitElements`.
-  /// Errors: `kInternal` naming the tensor if a gradient is not finite; those of
+  /// Errors: `kInternal` naming the tensor if a gradient that is not frozen is not finite; those of
   /// `Ops::synchronize`. The step is then over, and nothing has changed.
   [[nodiscard]] Status run_unit();
   /// Ends the step in progress. If weights have begun to change, it changes all of them and returns

@@ -453,6 +453,50 @@ TEST_F(DeviceTest, LoadRefusesOlderWeights) {
   EXPECT_EQ(older.status().code(), Errc::kStaleVersion);
 }
 
+// The run was started again: the requesters are gone.
+TEST_F(DeviceTest, WeightsOfANewerIncarnationEndTheRequestsBeforeThem) {
+  start();
+  const auto first = generate(request(0));  // keeps the engine at the port
+  const auto running = generate(request(3));
+  const auto ends = generate(request(1));
+  ASSERT_TRUE(until(first));  // now the other two are there
+  const auto arriving = generate(request(2));
+  const auto waiting = generate(request(6, /*min_step=*/9));
+  engines::Snapshot newer = initial_;
+  newer.version.incarnation = 1;
+  const auto loaded = load(newer);
+  const auto after = generate(request(3));
+  ASSERT_TRUE(until(loaded));
+  ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
+  EXPECT_EQ(ends.value().finish_reason, FinishReason::kStop);
+  for (const auto& ended : {running, waiting, arriving}) {
+    EXPECT_EQ(ended.status().code(), Errc::kUnavailable);
+    EXPECT_EQ(ended.status().message(),
+              "the request was given up for incarnation 1, whose weights were loaded");
+    EXPECT_EQ(ended.count(), 1);
+  }
+  ASSERT_TRUE(until(after));
+  ASSERT_TRUE(after.ok()) << after.status().to_string();
+  EXPECT_EQ(after.value().versions.at(0).version, newer.version);
+
+  const auto before = generate(request(3));
+  newer.version.step = 1;
+  ASSERT_TRUE(until(load(newer)));
+  ASSERT_TRUE(until(before));
+  EXPECT_EQ(before.value().finish_reason, FinishReason::kStop) << "the same incarnation";
+}
+
+TEST_F(DeviceTest, WeightsThatAreRefusedEndNoRequest) {
+  start();
+  const auto before = generate(request(3));
+  engines::Snapshot wrong = initial_;
+  wrong.version.incarnation = 1;
+  wrong.base_digest = "0123";
+  ASSERT_TRUE(until(load(wrong)));
+  ASSERT_TRUE(until(before));
+  EXPECT_EQ(before.value().finish_reason, FinishReason::kStop);
+}
+
 // -- adapters -------------------------------------------------------------------------------------
 
 TEST_F(DeviceTest, AdaptersAreLoadedListedAndUnloadedAtThePort) {

@@ -374,6 +374,17 @@ TEST_F(EvaluatorTest, AStopFreesTheDeviceForRollouts) {
   kill(shared);  // before its engine is gone
 }
 
+TEST_F(EvaluatorTest, RequestsThatHaveFailedLeaveNoTimer) {
+  evaluate(0);
+  ASSERT_EQ(num_timers() - num_timers(1h), 4U);
+  take(device_->generations).fail({Errc::kInvalidArgument, "empty prompt"});
+  drain();
+  EXPECT_EQ(num_timers() - num_timers(1h), 3U);
+  take(device_->generations).fail({Errc::kUnavailable, "device-0 has ended"});
+  drain();
+  EXPECT_EQ(num_timers() - num_timers(1h), 3U) << "it asks again";
+}
+
 TEST_F(EvaluatorTest, RepliesImmediatelyWithoutPrompts) {
   deps_.prompts.clear();
   const auto reply = evaluate(2);

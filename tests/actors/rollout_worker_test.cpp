@@ -351,6 +351,24 @@ TEST_F(RolloutWorkerTest, ContinuesAfterAFailedAck) {
   EXPECT_EQ(stream_->leases.size(), 1U);  // the lost row is delivered again when its lease expires
 }
 
+// A request to the device may take a day, so a deadline that stayed would stay for long.
+TEST_F(RolloutWorkerTest, RequestsThatHaveFailedLeaveNoTimer) {
+  const auto num_later_than = [this](Duration from) { return num_timers() - num_timers(from); };
+  take(stream_->leases).fail({Errc::kUnavailable, "not now"});
+  drain();
+  EXPECT_EQ(num_later_than(1s), 0U) << "of the lease request";
+  advance(200ms);
+  lease({row(0), row(1), row(2), row(3)});
+  EXPECT_EQ(num_later_than(1h), 4U);
+  const std::size_t before_ack = num_later_than(25s);
+  stream_->failure = {Errc::kUnavailable, "not now"};
+  respond();
+  EXPECT_EQ(num_later_than(25s), before_ack - 1) << "of the ack";
+  take(device_->generations).fail({Errc::kInvalidArgument, "empty prompt"});
+  drain();
+  EXPECT_EQ(num_later_than(1h), 2U) << "of the request to the device";
+}
+
 TEST_F(RolloutWorkerTest, SendsNoRequestsAfterTheTaskHasEnded) {
   lease({}, /*ended=*/true);
   EXPECT_TRUE(stream_->leases.empty());

@@ -206,6 +206,24 @@ TEST_F(RouterTest, ADeviceThatLeavesEndsItsRequestsAndGetsNoOthers) {
   EXPECT_EQ(devices_[1]->generations.size(), 1U) << "it has come back";
 }
 
+TEST_F(RouterTest, ASecondRequestForASampleOfALeavingDeviceDoesNotWaitForAJoin) {
+  start(2);
+  const auto first = generate(0);
+  generate(1);
+  const auto left = ask<std::uint64_t>(router_, atom::leave_v, std::string("device-0"));
+  caf::anon_send(router_, atom::quarantine_v,
+                 actors::QuarantinedDevice{"device-1", "digest", true});
+  drain();
+  const auto other = generate(2);
+  const auto second = generate(0);
+  ASSERT_EQ(devices_[0]->generations.size(), 2U) << "it ends the first request";
+  reply(0, FinishReason::kCancelled);
+  reply(0);
+  EXPECT_EQ(second.value().finish_reason, FinishReason::kStop);
+  EXPECT_TRUE(left.ok());
+  EXPECT_FALSE(other.arrived());
+}
+
 TEST_F(RouterTest, ADeviceWithoutRequestsLeavesAtOnce) {
   start(1);
   const auto left = ask<std::uint64_t>(router_, atom::leave_v, std::string("device-0"));
@@ -265,6 +283,33 @@ TEST_F(RouterTest, RequestsThatHaveEndedLeaveNoTimer) {
     reply(0);
   }
   EXPECT_EQ(num_timers(), 0U);
+}
+
+TEST_F(RouterTest, RequestsThatHaveFailedLeaveNoTimer) {
+  start(1);
+  const auto refused = generate(0);
+  take(devices_[0]->generations).fail({Errc::kInvalidArgument, "empty prompt"});
+  drain();
+  EXPECT_EQ(refused.status().code(), Errc::kInvalidArgument);
+  EXPECT_EQ(num_timers(), 0U);
+}
+
+TEST_F(RouterTest, ADeviceThatIsRemovedIsReleased) {
+  start(1);
+  for (const std::string removal : {"quarantined", "ended"}) {
+    const auto late = std::make_shared<FakeDevice>();
+    auto handle = spawn_fake_device(system(), late);
+    const auto address = caf::actor_cast<caf::actor_addr>(handle);
+    caf::anon_send(router_, atom::join_v, actors::join_request({removal, handle}));
+    drain();
+    if (removal == "ended") {
+      kill(handle);
+    } else {
+      quarantine(removal);
+    }
+    handle = nullptr;
+    EXPECT_EQ(caf::actor_cast<caf::strong_actor_ptr>(address), nullptr) << removal;
+  }
 }
 
 }  // namespace
