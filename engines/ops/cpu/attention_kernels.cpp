@@ -68,29 +68,35 @@ std::int64_t attention_scratch(const AttentionJob& job) {
   return Workspace<Floats>(job, nullptr).size();
 }
 
-// Prefetches the keys or the values that the single token of a job sees to the second-level cache.
-// A page of one kv head is a run of consecutive cache lines, but the hardware prefetcher cannot
-// know where the next run begins. The runs of a long context would evict each other, so only the
-// first ones are prefetched.
-enum class Part { kKeys, kValues };
-template <class Unit, Part kPart>
-void prefetch_pages(const AttentionJob& job) {
+// A single token reads each key and value once, so reading takes more time than computing.
+bool reads_once(const AttentionJob& job) {
+  return job.tokens == 1;
+}
+
+// Returns whether the next job reads the kv head after that of `job`, in the same pages. Its keys
+// then follow the values of `job` in each page.
+bool continues(const AttentionJob& job) {
+  return job.next != nullptr && job.next->pages == job.pages &&
+         job.next->kv_head == job.kv_head + 1 && job.next->first_position == job.first_position;
+}
+
+// Prefetches the keys that the single token of a job sees to the second-level cache, if they do not
+// follow what the job before it reads. A page of one kv head is a run of consecutive cache lines,
+// but the hardware prefetcher cannot know where the next run begins. The runs of a long context
+// would evict each other, so only the first ones are prefetched.
+template <class Unit>
+void prefetch_keys(const AttentionJob& job) {
   constexpr std::int64_t kMaxBytes = std::int64_t{64} * 1024;
-  if (job.tokens > 1) {
-    return;
-  }
   const PageLayout& layout = job.layout;
-  const std::int64_t units =
-      kPart == Part::kKeys ? layout.key_units() : layout.head_units() - layout.key_units();
+  const std::int64_t units = layout.key_units();
   const Span seen = visible(job.window, job.first_position);
   const std::int64_t first = seen.first / layout.page_tokens;
   const std::int64_t max_pages = larger(1, kMaxBytes / (units * std::int64_t{sizeof(Unit)}));
   const std::int64_t last = smaller(seen.last / layout.page_tokens, first + max_pages - 1);
   for (std::int64_t page = first; page <= last; ++page) {
-    const PageHead<Unit> head = page_head<Unit>(job, page);
-    const Unit* from = kPart == Part::kKeys ? head.keys : head.values;
+    const Unit* keys = page_head<Unit>(job, page).keys;
     for (std::int64_t i = 0; i < units; i += kLanes) {
-      __builtin_prefetch(from + i, 0, 2);
+      __builtin_prefetch(keys + i, 0, 2);
     }
   }
 }
@@ -113,16 +119,24 @@ void compute_scores(const AttentionJob& job, const Workspace<Kind>& work) {
   const auto multiply = [&]<int kWidth>(std::int64_t at, std::int64_t panel_step) {
     // Rows before this one see none of these positions.
     const std::int64_t row = larger(0, at - job.first_position) * job.ratio;
-    accumulate_rows<Start::kZero, kWidth>(
-        typename Kind::Operands{
-            .a = work.q + row * work.width,
-            .a_row = work.width,
-            .a_step = Kind::kUnitElements,
-            .b = keys_at<Kind>(job, at),
-            .b_step = page_tokens,
-            .panel_step = panel_step,
-            .depth = (job.layout.head_dim + Kind::kUnitElements - 1) / Kind::kUnitElements},
-        work.rows - row, work.scores + row * work.columns + at - work.origin, work.columns);
+    const typename Kind::Operands in{
+        .a = work.q + row * work.width,
+        .a_row = work.width,
+        .a_step = Kind::kUnitElements,
+        .b = keys_at<Kind>(job, at),
+        .b_step = page_tokens,
+        .panel_step = panel_step,
+        .depth = (job.layout.head_dim + Kind::kUnitElements - 1) / Kind::kUnitElements};
+    const auto multiply_rows = [&](const auto& operands) {
+      accumulate_rows<Start::kZero, kWidth>(
+          operands, work.rows - row, work.scores + row * work.columns + at - work.origin,
+          work.columns);
+    };
+    if (reads_once(job)) {  // the values of a page follow its keys
+      multiply_rows(Prefetching<typename Kind::Operands>{in, job.layout.key_units()});
+    } else {
+      multiply_rows(in);
+    }
   };
   std::int64_t at = visible(job.window, job.first_position).first / page_tokens * page_tokens;
   if (page_tokens % kLanes == 0) {
@@ -175,6 +189,18 @@ SoftmaxSum exponentiate(const Workspace<Kind>& work, std::int64_t row, float fac
   return out;
 }
 
+// Adds a product with values of one page.
+template <class Operands, int kRows, int kVectors>
+void add_product(const AttentionJob& job, const Operands& in,
+                 Accumulators<kRows, kVectors>& acc) {
+  if (reads_once(job) && continues(job)) {
+    const PageLayout& layout = job.layout;
+    accumulate(Prefetching<Operands>{in, layout.head_units() - layout.key_units()}, acc);
+  } else {
+    accumulate(in, acc);
+  }
+}
+
 // Computes acc[row] += weight[row][p] * value[p] for the positions of `range` in ascending order.
 // `column` is the first feature.
 template <int kRows, int kVectors>
@@ -185,15 +211,16 @@ void add_range(const AttentionJob& job, const Workspace<Floats>& work, std::int6
   for (std::int64_t position = range.first; position <= range.last;) {
     const std::int64_t page = position / page_tokens;
     const std::int64_t end = smaller(range.last + 1, (page + 1) * page_tokens);
-    accumulate(TileOperands{.a = work.weights(row, position),
-                            .a_row = work.weight_stride(),
-                            .a_step = 1,
-                            .b = page_head<float>(job, page).values +
-                                 (position - page * page_tokens) * head_dim + column,
-                            .b_step = head_dim,
-                            .panel_step = kLanes,
-                            .depth = end - position},
-               acc);
+    add_product(job,
+                TileOperands{.a = work.weights(row, position),
+                             .a_row = work.weight_stride(),
+                             .a_step = 1,
+                             .b = page_head<float>(job, page).values +
+                                  (position - page * page_tokens) * head_dim + column,
+                             .b_step = head_dim,
+                             .panel_step = kLanes,
+                             .depth = end - position},
+                acc);
     position = end;
   }
 }
@@ -225,14 +252,15 @@ void add_range(const AttentionJob& job, const Workspace<Pairs>& work, std::int64
     const std::int64_t end = smaller(range.last + 1, (page + 1) * page_tokens);
     if (position % 2 == 0 && position + 1 < end) {
       const std::int64_t pairs = (end - position) / 2;
-      accumulate(PairOperands{.a = work.weights(row, position),
-                              .a_row = work.weight_stride(),
-                              .b = page_head<Pair>(job, page).values +
-                                   (position / 2 - page * page_tokens / 2) * head_dim + column,
-                              .b_step = head_dim,
-                              .panel_step = kLanes,
-                              .depth = pairs},
-                 sums);
+      add_product(job,
+                  PairOperands{.a = work.weights(row, position),
+                               .a_row = work.weight_stride(),
+                               .b = page_head<Pair>(job, page).values +
+                                    (position / 2 - page * page_tokens / 2) * head_dim + column,
+                               .b_step = head_dim,
+                               .panel_step = kLanes,
+                               .depth = pairs},
+                  sums);
       position += 2 * pairs;
       continue;
     }
@@ -340,10 +368,9 @@ void attention(const AttentionJob& job, float* scratch) {
   // The next job probably computes the next kv head of the same tokens.
   const std::int64_t floats = job.ratio * head_dim;
   prefetch_rows(job.q + floats, job.q_stride, job.tokens, floats);
-  prefetch_pages<typename Kind::Unit, Part::kValues>(job);
   compute_scores(job, work);
-  if (job.next != nullptr) {
-    prefetch_pages<typename Kind::Unit, Part::kKeys>(*job.next);
+  if (job.next != nullptr && reads_once(*job.next) && !continues(job)) {
+    prefetch_keys<typename Kind::Unit>(*job.next);
   }
   const auto out_row = [&](std::int64_t r) {
     return job.out + r / job.ratio * job.out_stride + r % job.ratio * head_dim;
