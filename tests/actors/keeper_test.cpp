@@ -300,7 +300,7 @@ TEST_F(KeeperTest, AFixedOrderTakesTheVersionOfARowFromItsBatch) {
 TEST_F(KeeperTest, AFixedOrderRefusesACommitOfOtherBatches) {
   options_.generation_order = actors::GenerationOrder::kFixed;
   options_.step = 3;
-  options_.first_group = 5;  // three batches of two groups have taken six
+  options_.next_group = 5;  // three batches of two groups have taken six
   start();
   ASSERT_TRUE(exit_->has_value());
   EXPECT_EQ((*exit_)->code(), Errc::kInvalidArgument);
@@ -354,7 +354,7 @@ TEST_F(KeeperTest, ADeviceThatRefusesWeightsIsQuarantinedAndTheOthersGoOn) {
   EXPECT_EQ(log_, std::vector<std::string>{
                       "device is quarantined: loading new weights: digest does not match"});
   EXPECT_TRUE(served.ok()) << "nothing waits for the quarantined device";
-  EXPECT_EQ(status().devices.at(0).quarantine, "loading new weights: digest does not match");
+  EXPECT_EQ(status().devices.at(0).quarantine_reason, "loading new weights: digest does not match");
   EXPECT_EQ(status().serving_step, 1U);
   publish(2);
   EXPECT_TRUE(device_->loads.empty()) << "it gets no more versions";
@@ -388,7 +388,7 @@ TEST_F(KeeperTest, ADeviceThatDoesNotReplyInTimeIsQuarantined) {
   load();
   advance(6min);
   EXPECT_FALSE(exit_->has_value());
-  EXPECT_THAT(status().devices.at(1).quarantine, HasSubstr("deadline"));
+  EXPECT_THAT(status().devices.at(1).quarantine_reason, HasSubstr("deadline"));
   take(hangs->loads).reply({0, 0, 1});  // too late
   drain();
   EXPECT_EQ(status().devices.at(1).serving_step, 0U);
@@ -723,7 +723,7 @@ TEST_F(KeeperTest, ARestartedKeeperCountsTheRowsOfItsCommit) {
   options_.max_staleness = 1;
   options_.step = 3;
   options_.incarnation = 2;
-  options_.first_group = 9;
+  options_.next_group = 9;
   options_.finished_rows = 3;
   options_.unfinished_rows = 3;
   start();
