@@ -29,7 +29,7 @@ struct WeightSizes {
   int live_sets = 0;                  // sets of `replaced` that exist at a time, incl. the latest
 };
 
-/// The limits of a device's memory. Units: bytes.
+/// What a device reserves, and the limit of its memory. Units: bytes.
 struct DeviceMemoryLimits {
   std::int64_t reserved = 0;  // address space that is mapped when the device is opened
   std::int64_t limit = 0;     // maximum total size of all blocks; 0: what the device has
