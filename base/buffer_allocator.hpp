@@ -41,7 +41,8 @@ public:
   [[nodiscard]] Result<Buffer> allocate(std::size_t size, DType dtype, const Fill& fill);
 };
 
-/// Allocates memory of this process that starts on a cache line. Never fails.
+/// Allocates memory of this process that starts on a cache line. Never returns an error: if memory
+/// runs out, it throws `std::bad_alloc`, as `new` does.
 class HeapAllocator final : public BufferAllocator {
 public:
   [[nodiscard]] Result<UnwrittenBuffer> allocate_unwritten(std::size_t size, DType dtype) override;

@@ -19,7 +19,9 @@
 namespace tidemill::engines {
 
 /// One sequence of a training batch. Index t of every column belongs to token t, which is predicted
-/// from the tokens before it. Index 0 is unused. Columns that the loss does not read may be empty.
+/// from the tokens before it. Index 0 of every column but `ids` is unused, because no token
+/// precedes token 0. Columns that the loss does not read may be empty.
+/// Units: log-probabilities and entropies are in nats, in the whole interface.
 struct TrainSequence {
   SampleId id;
   std::vector<std::int32_t> ids;            // (T)
@@ -41,10 +43,11 @@ typename Inspector::result_type inspect(Inspector& f, TrainSequence& x) {
            x.reference_logprobs, x.versions, x.token_weights);
 }
 
-/// Gives a loss the current log-probabilities of one sequence, and the buffers for its gradients.
-struct LossRow {
+/// Gives a loss the log-probabilities of one sequence, and the buffers for its gradients. Borrowed
+/// until the call returns.
+struct LossSequence {
   const TrainSequence* sequence = nullptr;
-  std::span<const float> logprobs;   // (T) under the trainer's weights; 0 where masked
+  std::span<const float> logprobs;   // (T) under the job's working weights; 0 where masked
   std::span<const float> entropies;  // (T)
   std::span<float> dlogprobs;        // (T) out: d loss / d logprob, zeroed before the call
   std::span<float> dentropies;       // (T) out: d loss / d entropy, zeroed before the call
@@ -54,7 +57,7 @@ struct LossRow {
 struct LossTokens {
   const TrainSequence* sequence = nullptr;
   std::size_t first = 0;             // the index of the first of these tokens
-  std::span<const float> logprobs;   // (n) as in `LossRow`
+  std::span<const float> logprobs;   // (n) as in `LossSequence`
   std::span<const float> entropies;  // (n)
   std::span<float> dlogprobs;        // (n) out, zeroed before the call
   std::span<float> dentropies;       // (n) out, zeroed before the call
@@ -68,10 +71,11 @@ using LossSums = std::map<std::string, double>;
 class TokenLoss {
 public:
   virtual ~TokenLoss() = default;
-  /// Writes the gradients of `rows` and adds this micro-batch's share of each metric to `sums`. The
-  /// metric "loss" is the loss itself.
+  /// Writes the gradients of `sequences` and adds this micro-batch's share of each metric to
+  /// `sums`. The metric "loss" is the loss itself.
   /// Errors: `kInvalidArgument` naming the sequence if a column is missing or not finite.
-  [[nodiscard]] virtual Status evaluate(std::span<const LossRow> rows, LossSums& sums) = 0;
+  [[nodiscard]] virtual Status evaluate(std::span<const LossSequence> sequences,
+                                        LossSums& sums) = 0;
 
   /// Returns whether the gradients at a token depend on the log-probability and the entropy of no
   /// other token. The engine then asks for gradients with `token_gradients` while it computes
@@ -89,7 +93,8 @@ struct UpdateReport {
   double gradient_norm = 0.0;  // before clipping
   double learning_rate = 0.0;
   std::int64_t optimizer_step = 0;  // counts from 1
-  /// Rows of the batch that were reused from generation instead of being computed again.
+  /// Tokens of the batches since the last update whose activations were recalled: generation had
+  /// kept them, and training did not compute them again. A shared prompt counts once.
   std::int64_t recalled_tokens = 0;
 };
 
@@ -98,8 +103,8 @@ typename Inspector::result_type inspect(Inspector& f, UpdateReport& x) {
   return f(x.sums, x.gradient_norm, x.learning_rate, x.optimizer_step, x.recalled_tokens);
 }
 
-/// The sequences of one call of `forward` or `forward_backward`, which divides them into
-/// micro-batches.
+/// A part of a minibatch, or all of it: the sequences of one call of `forward` or
+/// `forward_backward`, which divides them into micro-batches.
 struct TrainBatch {
   std::vector<TrainSequence> sequences;  // ids are unique
   float temperature = 1.0F;              // divides the logits
@@ -120,23 +125,25 @@ struct OptimStep {
   /// Trained tensors that this step skips: their weights and moments stay unchanged, and their
   /// gradients do not count in the norm.
   std::vector<std::string> frozen;
-  /// Called with each gradient after the proximal term and before clipping.
+  /// Called by `advance`, on its thread, with each gradient after the proximal term and before
+  /// clipping. `gradient` is valid only during the call.
   std::function<void(const std::string& name, std::span<const float> gradient)> on_gradient;
 };
 
 /// A training job: its parameters, its optimizer and its progress over a base model that other jobs
 /// and generation may share.
 ///
-/// Each verb starts work: `forward`, `forward_backward`, `optim_step`, `save`, `capture`. `advance`
-/// then runs it, until `has_work` is false; results are read after that. A verb that starts while there is
-/// work fails with `kUnavailable`. To train on a batch, call `forward_backward` for each of its
-/// parts, then `optim_step`. `save` publishes the weights.
+/// Five functions start work: `forward`, `forward_backward`, `optim_step`, `save` and `capture`.
+/// They fail with `kUnavailable` if there is work already. `advance` runs the work until `has_work`
+/// is false; results are read after that. To train on a minibatch, call `forward_backward` for each
+/// of its parts, then `optim_step`. `save` publishes the weights.
 ///
 /// A part's sequences are ordered by id, so the order in which they are given does not matter. How
 /// work is divided between calls of `advance`, and what the device does between them, changes no
 /// bit.
-/// Threads: one call at a time over all users of the model. `score` and `load` take time proportional to what they compute or copy, and `cancel` completes a step that has
-/// begun to change weights and sets gradients to zero. No other call blocks longer than its budget.
+/// Threads: one call at a time over all users of the model. `score` and `load` take time
+/// proportional to what they compute or copy, and `cancel` completes a step that has begun to
+/// change weights and sets gradients to zero. No other call blocks longer than its budget.
 class TrainingJob {
 public:
   TrainingJob() = default;
@@ -173,7 +180,9 @@ public:
   [[nodiscard]] virtual bool has_work() const = 0;
 
   /// Runs at most `budget.units` units of the work that was started. Stops at the end of a
-  /// micro-batch, which has at most `budget.tokens` tokens or is a single sequence.
+  /// micro-batch, which has at most `budget.tokens` tokens or is a single sequence. If other jobs
+  /// hold too many pages of the cache, sets `StepReport::waits_for_pages` and does not start the
+  /// next micro-batch. The caller must then advance those jobs first.
   /// Errors: those of the loss, of the device and of the allocator of snapshots; `kInternal` naming
   /// the sequence or the tensor if a log-probability or a gradient is not finite, or naming the
   /// sequence if `TokenLoss::token_gradients` and `evaluate` disagree;
@@ -187,18 +196,19 @@ public:
   /// reference to a loss.
   virtual void cancel() = 0;
 
-  /// Returns the log-probabilities (T) of a sequence of the last batch, until the next batch,
-  /// optimizer step, `cancel` or `load`.
+  /// Returns the log-probabilities (T) of a sequence of the last batch. Available until the next
+  /// batch, optimizer step, `cancel` or `load`.
   /// Errors: `kNotFound` if they have not been computed.
   [[nodiscard]] virtual Result<std::vector<float>> logprobs(SampleId id) const = 0;
-  /// Returns whether these log-probabilities come from rows kept by generation. Such values agree
-  /// with the behavior log-probabilities by construction. The first sequence of a batch is always
-  /// computed.
+  /// Returns whether the log-probabilities of `id` come from recalled activations. If so, they
+  /// agree with the behavior log-probabilities by construction. The first sequence of a batch is
+  /// always computed.
   [[nodiscard]] virtual bool recalled(SampleId /*id*/) const { return false; }
 
   /// Returns what the last `optim_step` did. Requires that it has run.
   [[nodiscard]] virtual const UpdateReport& last_update() const = 0;
-  /// Returns what the last `save` published, once. Requires that it has run.
+  /// Moves out the snapshot of the last `save`. Requires that this `save` has completed and that
+  /// its snapshot was not taken before.
   [[nodiscard]] virtual Snapshot take_snapshot() = 0;
   /// Moves out what the last `capture` copied. Requires that it has run, and was not taken before.
   [[nodiscard]] virtual TensorMap take_optimizer_state() = 0;
@@ -206,9 +216,10 @@ public:
   /// Returns the log-probabilities (T) of the targets of each of `sequences` under `weights`,
   /// computed by the training path. Meant for probes, because it is slow: unless `weights` are the
   /// working weights, it lays them out for the device first.
-  /// Errors: as `forward`; `kCorruptData` (digest of `weights`), `kResourceExhausted` if there is
-  /// too little memory to lay them out, `kInternal` if a log-probability is not finite;
-  /// `kUnavailable` while there is work, or while other jobs hold the pages that it needs.
+  /// Errors: as `forward`, except that ids may repeat; those of the device; `kCorruptData` (digest
+  /// of `weights`), `kResourceExhausted` if there is too little memory to lay them out, `kInternal`
+  /// if a log-probability is not finite; `kUnavailable` while there is work, or while other jobs
+  /// hold the pages that it needs.
   [[nodiscard]] virtual Result<std::vector<std::vector<float>>> score(
       const Snapshot& weights, std::span<const TrainSequence> sequences, float temperature) = 0;
 

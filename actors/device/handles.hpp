@@ -17,8 +17,9 @@ namespace tidemill::actors {
 using ServingActor = caf::typed_actor<
     // Generates a response to one prompt. Replies when the response has ended; if generation fails,
     // the finish reason of the reply is `kFailed`. A second request with the id of one in flight
-    // ends the first with `kCancelled`. Fails with the errors of `RolloutEngine::submit`, or with
-    // `kUnavailable` if the request was given up with its device or its incarnation.
+    // ends the first, whose finish reason is `kCancelled`. Fails with the errors of
+    // `RolloutEngine::submit`, or with `kUnavailable` if its device left or was quarantined before
+    // it replied, or if weights of a newer incarnation were loaded.
     caf::replies_to<atom::generate, engines::RolloutRequest>::with<engines::RolloutResult>,
     // Ends a request early; the finish reason of its reply is `kCancelled`. Unknown ids are
     // ignored.
@@ -33,18 +34,17 @@ using ServingActor = caf::typed_actor<
     // `kUnimplemented` if it serves no adapters by name.
     caf::replies_to<atom::adapters, AdapterRequest>::with<AdapterList>>;
 
-/// TRAINING: trains one model, one request at a time.
+/// TRAINING: trains one model, one `train` request at a time. All requests fail with `kUnavailable`
+/// while a `train` request is pending, and if the device has no training job.
 using TrainingActor = caf::typed_actor<
-    // Trains on one batch and replies with the new weights, or only scores the batch. Fails with
-    // `kUnavailable` while another request is being processed. A request that fails publishes
-    // nothing, but the working weights keep the updates of the minibatches before the failure. The
-    // run must then return to a commit.
+    // Trains on one batch and replies with the new weights, or only scores the batch. A request
+    // that fails publishes nothing, but the working weights keep the updates of the minibatches
+    // before the failure. The run must then return to a commit.
     caf::replies_to<atom::train, TrainRequest>::with<TrainOutcome>,
-    // Replies with the optimizer's state. Fails with `kUnavailable` during a request.
+    // Replies with the optimizer's state.
     caf::replies_to<atom::capture>::with<OptimizerState>,
     // Replaces the working weights and the optimizer's state. Replies with the version of the
-    // weights. Fails with `kUnavailable` during a request, and with the errors of
-    // `TrainingJob::load`.
+    // weights. Fails with the errors of `TrainingJob::load`.
     caf::replies_to<atom::restore, TrainingState>::with<PolicyVersion>>;
 
 /// DEVICE: owns one model runtime, and serves and trains with it. No other actor steps the runtime.

@@ -58,13 +58,14 @@ struct TargetScore {
 
 /// The result of a `TrainRequest`.
 struct TrainOutcome {
-  std::vector<engines::UpdateReport> updates;  // one per minibatch and epoch, in order
+  std::vector<engines::UpdateReport> updates;  // of the minibatches with sequences, in order
   engines::Snapshot snapshot;
   LogprobGap gap;
   TargetScore score;  // of a request that only scores
 };
 
-/// What `TrainingJob::load` needs in addition to the last snapshot: moments and counters.
+/// What `TrainingJob::load` needs in addition to the last snapshot; see
+/// `TrainingJob::optimizer_state`.
 struct OptimizerState {
   TensorMap tensors;
 };

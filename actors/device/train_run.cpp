@@ -9,42 +9,43 @@ namespace tidemill::actors {
 
 using engines::TrainSequence;
 
-TrainRun::TrainRun(engines::TrainingJob& engine, LossFactory make_loss, TrainRequest job)
-    : engine_(engine), make_loss_(std::move(make_loss)), job_(std::move(job)) {}
+TrainRun::TrainRun(engines::TrainingJob& job, LossFactory make_loss, TrainRequest request)
+    : job_(job), make_loss_(std::move(make_loss)), request_(std::move(request)) {}
 
 TrainRun::~TrainRun() {
-  engine_.cancel();
+  job_.cancel();
 }
 
 Status TrainRun::advance() {
   Status status = take_stages();
   if (!status.ok()) {
-    engine_.cancel();
+    job_.cancel();
   }
   return status;
 }
 
 Status TrainRun::take_stages() {
-  while (!finished_ && !engine_.has_work()) {
+  while (!finished_ && !job_.has_work()) {
     switch (stage_) {
       case Stage::kStart:
         TIDEMILL_RETURN_IF_ERROR(probe());
-        TIDEMILL_RETURN_IF_ERROR(job_.recompute_proximal || job_.score_only ? begin_scoring()
-                                                                            : begin_minibatch());
+        TIDEMILL_RETURN_IF_ERROR(request_.recompute_proximal || request_.score_only
+                                     ? begin_scoring()
+                                     : begin_minibatch());
         break;
       case Stage::kScoring:
         TIDEMILL_RETURN_IF_ERROR(end_scoring());
-        finished_ = job_.score_only;
+        finished_ = request_.score_only;
         TIDEMILL_RETURN_IF_ERROR(finished_ ? Status{} : begin_minibatch());
         break;
       case Stage::kTraining: TIDEMILL_RETURN_IF_ERROR(end_minibatch()); break;
       case Stage::kStepping:
-        outcome_.updates.push_back(engine_.last_update());
+        outcome_.updates.push_back(job_.last_update());
         ++minibatch_;
         TIDEMILL_RETURN_IF_ERROR(begin_minibatch());
         break;
       case Stage::kSaving:
-        outcome_.snapshot = engine_.take_snapshot();
+        outcome_.snapshot = job_.take_snapshot();
         finished_ = true;
         break;
     }
@@ -53,13 +54,13 @@ Status TrainRun::take_stages() {
 }
 
 Status TrainRun::probe() {
-  if (job_.probe.empty()) {
+  if (request_.probe.empty()) {
     return {};
   }
-  TIDEMILL_ASSIGN_OR_RETURN(const auto scored,
-                            engine_.score(job_.probe_weights, job_.probe, job_.temperature));
+  TIDEMILL_ASSIGN_OR_RETURN(
+      const auto scored, job_.score(request_.probe_weights, request_.probe, request_.temperature));
   for (std::size_t i = 0; i < scored.size(); ++i) {
-    compare(scored[i], job_.probe[i]);
+    compare(scored[i], request_.probe[i]);
   }
   return {};
 }
@@ -88,19 +89,19 @@ void TrainRun::add_score(std::span<const float> logprobs, const TrainSequence& s
 Status TrainRun::begin_scoring() {
   stage_ = Stage::kScoring;
   engines::TrainBatch batch;
-  batch.temperature = job_.temperature;
-  for (const TrainMinibatch& minibatch : job_.minibatches) {
+  batch.temperature = request_.temperature;
+  for (const TrainMinibatch& minibatch : request_.minibatches) {
     batch.sequences.insert(batch.sequences.end(), minibatch.sequences.begin(),
                            minibatch.sequences.end());
   }
-  return engine_.forward(std::move(batch));
+  return job_.forward(std::move(batch));
 }
 
 Status TrainRun::end_scoring() {
-  for (TrainMinibatch& minibatch : job_.minibatches) {
+  for (TrainMinibatch& minibatch : request_.minibatches) {
     for (TrainSequence& sequence : minibatch.sequences) {
-      TIDEMILL_ASSIGN_OR_RETURN(std::vector<float> logprobs, engine_.logprobs(sequence.id));
-      if (job_.score_only) {
+      TIDEMILL_ASSIGN_OR_RETURN(std::vector<float> logprobs, job_.logprobs(sequence.id));
+      if (request_.score_only) {
         add_score(logprobs, sequence);
       } else {
         sequence.proximal_logprobs = std::move(logprobs);
@@ -113,45 +114,45 @@ Status TrainRun::end_scoring() {
 Status TrainRun::begin_minibatch() {
   stage_ = Stage::kTraining;
   // A minibatch whose groups were all dropped is skipped.
-  while (epoch_ < job_.epochs && (minibatch_ == job_.minibatches.size() ||
-                                  job_.minibatches[minibatch_].sequences.empty())) {
-    if (minibatch_ < job_.minibatches.size()) {
+  while (epoch_ < request_.epochs && (minibatch_ == request_.minibatches.size() ||
+                                      request_.minibatches[minibatch_].sequences.empty())) {
+    if (minibatch_ < request_.minibatches.size()) {
       ++minibatch_;
     } else {
       minibatch_ = 0;
       ++epoch_;
     }
   }
-  if (epoch_ >= job_.epochs) {
+  if (epoch_ >= request_.epochs) {
     stage_ = Stage::kSaving;
-    return engine_.save(job_.publish_as);
+    return job_.save(request_.publish_as);
   }
-  const auto& sequences = job_.minibatches[minibatch_].sequences;
+  const auto& sequences = request_.minibatches[minibatch_].sequences;
   TIDEMILL_ASSIGN_OR_RETURN(loss_, make_loss_(sequences));
-  return engine_.forward_backward({sequences, job_.temperature}, *loss_);
+  return job_.forward_backward({sequences, request_.temperature}, *loss_);
 }
 
 Status TrainRun::compare_on_policy() {
-  const TrainMinibatch& minibatch = job_.minibatches[minibatch_];
+  const TrainMinibatch& minibatch = request_.minibatches[minibatch_];
   for (const SampleId id : minibatch.on_policy) {
-    if (engine_.recalled(id)) {
-      continue;  // kept from generation, so equal by construction
+    if (job_.recalled(id)) {
+      continue;  // recalled from generation, so equal by construction
     }
     const auto sequence = std::find_if(minibatch.sequences.begin(), minibatch.sequences.end(),
                                        [id](const TrainSequence& s) { return s.id == id; });
     TIDEMILL_CHECK(sequence != minibatch.sequences.end()) << "sample=" << id.value;
-    TIDEMILL_ASSIGN_OR_RETURN(const std::vector<float> trained, engine_.logprobs(id));
+    TIDEMILL_ASSIGN_OR_RETURN(const std::vector<float> trained, job_.logprobs(id));
     compare(trained, *sequence);
   }
   return {};
 }
 
 Status TrainRun::end_minibatch() {
-  if (outcome_.updates.empty()) {  // the weights are still those that the job started from
+  if (outcome_.updates.empty()) {  // the weights are still those that the request started from
     TIDEMILL_RETURN_IF_ERROR(compare_on_policy());
   }
   stage_ = Stage::kStepping;
-  return engine_.optim_step();
+  return job_.optim_step();
 }
 
 }  // namespace tidemill::actors

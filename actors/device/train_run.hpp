@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs one training request as a sequence of engine iterations. Private to the device.
+// Runs one training request as work of a training job. Private to the device.
 #pragma once
 
 #include <memory>
@@ -14,24 +14,28 @@ namespace tidemill::actors {
 
 /// Drives a `TrainingJob` through a `TrainRequest`.
 ///
-/// The probe is scored first. A scoring pass over all sequences follows if the job needs proximal
-/// log-probabilities. Then each minibatch of each epoch is stepped and updated, and finally the
-/// weights are committed. A job that only scores ends after its scoring pass.
-/// After each call of `advance`, the engine has iterations to run, or the job is `finished`.
-/// Threads: one call at a time; a call may take as long as an iteration.
+/// The probe is scored first. If the request needs proximal log-probabilities or only scores, a
+/// forward pass over all sequences follows, and a request that only scores then ends. Each
+/// minibatch of each epoch then runs `forward_backward` and `optim_step`; a minibatch without
+/// sequences is skipped. Finally, `save` makes the new snapshot. After each successful call of
+/// `advance`, the job has work, or the request is `finished`.
+/// Threads: one call at a time. The first call takes as long as scoring the probe, if there is one.
 class TrainRun {
 public:
-  /// Borrows `engine` and keeps `job`.
-  TrainRun(engines::TrainingJob& engine, LossFactory make_loss, TrainRequest job);
+  /// Borrows `job` and keeps `request`.
+  TrainRun(engines::TrainingJob& job, LossFactory make_loss, TrainRequest request);
   TrainRun(const TrainRun&) = delete;
   TrainRun& operator=(const TrainRun&) = delete;
-  /// Abandons the engine's open batch, which refers to the loss of this run.
+  /// Cancels the work of the job, which may refer to the loss of this run.
   ~TrainRun();
 
-  /// Does the work between iterations, until the engine has iterations to run or the job is done.
-  /// Errors: those of the engine and of the loss. The job is then over, and its batch abandoned.
+  /// Reads the results of finished work and starts the next work, until the job has work or the
+  /// request is finished.
+  /// Errors: those of the job and of the loss. The work of the job is then cancelled, and `advance`
+  /// must not be called again.
   [[nodiscard]] Status advance();
 
+  /// Returns whether the request has been processed.
   [[nodiscard]] bool finished() const noexcept { return finished_; }
 
   /// Returns the outcome. Requires `finished()`.
@@ -50,9 +54,9 @@ private:
 
   enum class Stage { kStart, kScoring, kTraining, kStepping, kSaving };
 
-  engines::TrainingJob& engine_;
+  engines::TrainingJob& job_;  // borrowed
   LossFactory make_loss_;
-  TrainRequest job_;
+  TrainRequest request_;
   TrainOutcome outcome_;
   std::unique_ptr<engines::TokenLoss> loss_;
   Stage stage_ = Stage::kStart;

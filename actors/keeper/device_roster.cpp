@@ -112,7 +112,7 @@ Result<std::size_t> DeviceRoster::join(const std::string& name) {
   }
   Device& device = devices_[*known];
   if (device.status.state == DeviceState::kQuarantined) {
-    return Status(Errc::kUnavailable, name + " is quarantined: " + device.status.quarantine);
+    return Status(Errc::kUnavailable, name + " is quarantined: " + device.status.quarantine_reason);
   }
   if (device.status.state != DeviceState::kLeft) {
     return invalid_argument(name + ": a device of this name is in the run");
@@ -132,7 +132,7 @@ Result<std::size_t> DeviceRoster::leave(const std::string& name) {
     case DeviceState::kLeaving: return Status(Errc::kUnavailable, name + " is leaving");
     case DeviceState::kLeft: return Status(Errc::kNotFound, name + " has left");
     case DeviceState::kQuarantined:
-      return Status(Errc::kNotFound, name + " is quarantined: " + device.quarantine);
+      return Status(Errc::kNotFound, name + " is quarantined: " + device.quarantine_reason);
     case DeviceState::kServing: break;
   }
   if (num_serving() == 1) {
@@ -160,7 +160,7 @@ bool DeviceRoster::quarantine(std::size_t device, std::string reason) {
     return false;
   }
   failed.status.state = DeviceState::kQuarantined;
-  failed.status.quarantine = reason.empty() ? "no reason given" : std::move(reason);
+  failed.status.quarantine_reason = reason.empty() ? "no reason given" : std::move(reason);
   failed.status.loading_step = failed.status.serving_step;
   failed.load = 0;
   serving_ = serving_step();

@@ -30,21 +30,21 @@ namespace tidemill::actors {
 
 /// When devices load new weights.
 enum class GenerationOrder : std::uint8_t {
-  /// Each device by itself, as soon as it has accepted the version before. It skips versions that
-  /// are no longer the newest.
+  /// A device loads the newest version as soon as it has accepted its previous one. It skips
+  /// versions that are no longer the newest.
   kFree,
   /// Version k - max_staleness generates all of batch k. All devices load the weights of a step
   /// together, once they have accepted the version before and every row that older steps must
-  /// generate is finished. This includes devices that are joining, so their first load delays the
-  /// next version. If that version is due, no further first load begins before it, and devices that
-  /// join load it together with the others.
+  /// generate is finished. Joining devices count too, so their first load delays the next version.
+  /// Once that version is due, a device that asks to join waits and loads it together with the
+  /// others.
   kFixed,
 };
 
 /// How many devices an incarnation may have, including those that have left.
 inline constexpr std::size_t kMaxDevices = 256;
 
-/// A version that a device shall load now.
+/// A load that must begin now.
 struct DueLoad {
   std::size_t device = 0;  // index
   std::uint64_t step = 0;
@@ -55,7 +55,7 @@ struct DueLoad {
 class DeviceRoster {
 public:
   DeviceRoster() = default;
-  /// All devices, of these names, serve `step`, which is the newest one published.
+  /// Creates a roster of devices with these names, all serving `step`, the newest published one.
   DeviceRoster(GenerationOrder order, std::uint64_t step, const std::vector<std::string>& names);
 
   /// Records the publication of `step`. Requires that it is the one after the newest.
@@ -74,7 +74,8 @@ public:
   }
 
   /// Records that the device accepted the version of this load. Ignored unless `awaits(load)`.
-  /// Returns whether this load made a joining device serve. A load that fails ends by `quarantine`.
+  /// Returns whether this load made a joining device serve. For a failed load, call `quarantine`
+  /// instead.
   bool end_load(const DueLoad& load);
 
   /// Adds a device, which loads a version before it serves. Returns its index. A device that has
@@ -99,12 +100,14 @@ public:
   /// Returns how many devices are joining.
   [[nodiscard]] std::size_t num_joining() const { return count(DeviceState::kJoining); }
   /// Returns the smallest `DeviceStatus::serving_step` of the serving and leaving devices. Such a
-  /// device may still be finishing responses of the version before. With `GenerationOrder::kFree`
-  /// the result decreases if a device joins with an older version than the others serve.
+  /// device may still be finishing responses of the version before. If there is none, returns the
+  /// last such value. With `GenerationOrder::kFree` the result decreases if a device joins with an
+  /// older version than the others serve.
   [[nodiscard]] std::uint64_t serving_step() const;
   /// Returns the smallest step that a device, present or joining later, may still have to load. The
-  /// weights of older steps are no longer needed. With `GenerationOrder::kFixed`, the devices in
-  /// use serve it or are switching to it, so every row that older steps must generate is finished.
+  /// weights of older steps are no longer needed. With `GenerationOrder::kFixed`, the serving and
+  /// leaving devices serve it or are switching to it, so every row that older steps must generate
+  /// is finished.
   [[nodiscard]] std::uint64_t oldest_needed() const;
   [[nodiscard]] const DeviceStatus& status(std::size_t device) const {
     return devices_.at(device).status;
@@ -124,7 +127,7 @@ private:
 
   GenerationOrder order_ = GenerationOrder::kFree;
   std::uint64_t newest_ = 0;     // published
-  std::uint64_t serving_ = 0;    // `serving_step`, once no device is in use
+  std::uint64_t serving_ = 0;    // the last `serving_step` with a serving or leaving device
   std::uint64_t begun_ = 0;      // the newest step that a device has begun to load
   std::uint64_t last_load_ = 0;  // number
   std::vector<Device> devices_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The protocols of the version keeper, which admits rows and has the devices load new versions: as
-// devices see it that join or leave a run, and as a whole.
+// The protocols of the version keeper, which admits rows and has the devices load new versions:
+// `RosterActor`, for devices that join or leave a run, and `KeeperActor`, the whole.
 #pragma once
 
 #include <string>
@@ -18,20 +18,21 @@
 
 namespace tidemill::actors {
 
-/// ROSTER: lets devices that serve join a run and leave it.
+/// ROSTER: lets devices that only serve join a run and leave it.
 using RosterActor = caf::typed_actor<
     // Adds a device to the run. It loads the weights that the other devices serve or, if these are
     // switching, those that they switch to. Then the router begins to send it requests, and the
-    // roster replies. Until then, a fixed order loads no other version into any device. If the next
-    // version is due and only waits for such first loads, the device joins with that version.
-    // Fails with `kInvalidArgument` if the name is empty or belongs to another device of the run,
-    // or if the run has the device under another name; `kUnavailable` if the device is
-    // quarantined; `kResourceExhausted` if the run has had `kMaxDevices` devices; and with the
-    // failure of the load, which quarantines the device.
+    // roster replies. With `GenerationOrder::kFixed`, no device loads a newer version until the
+    // join is complete. If the next version is waiting only for devices to join, this device joins
+    // with that version.
+    // Fails with `kInvalidArgument` if the request has no device, if the name is empty or belongs
+    // to another device of the run, or if the run has the device under another name;
+    // `kUnavailable` if the device is quarantined; `kResourceExhausted` if this incarnation has had
+    // `kMaxDevices` devices; and with the failure of the load, which quarantines the device.
     caf::replies_to<atom::join, DeviceJoin>::with<DeviceStatus>,
-    // Removes the device of this name. The router sends it no more requests. Replies once those
-    // that it had have ended, or have been given up after `kLeaveDeadline`. Fails with `kNotFound`
-    // if the run has no such device; `kUnavailable` if it is joining or already leaving;
+    // Removes the device of this name. The router sends it no more requests. Replies once its
+    // pending requests have ended, or after `kLeaveDeadline`, when those that are left fail. Fails
+    // with `kNotFound` if the run has no such device; `kUnavailable` if it is joining or leaving;
     // `kInvalidArgument` if the device trains or no other one would serve; and with the reason if
     // it is quarantined before it has left.
     caf::replies_to<atom::leave, std::string>::with<DeviceStatus>>;
@@ -39,7 +40,7 @@ using RosterActor = caf::typed_actor<
 /// Returns the request with which `device` joins a run.
 [[nodiscard]] DeviceJoin join_request(const ServingDevice& device);
 
-/// How long a device that leaves may take to end the requests that it has.
+/// How long a leaving device may take to finish its pending requests.
 inline constexpr Duration kLeaveDeadline = std::chrono::minutes(10);
 
 /// VERSION KEEPER: tracks the versions of the policy, tells the devices when to load one, and
@@ -60,8 +61,8 @@ using KeeperActor = RosterActor::extend<
     // Replies with the version. Fails with `kStaleVersion` if the step is not the next one of this
     // incarnation.
     caf::replies_to<atom::publish, engines::Snapshot>::with<PolicyVersion>,
-    // Replies once every device that is not quarantined has accepted the weights of this step or of
-    // a newer one. With `GenerationOrder::kFixed`, every row that older steps must generate is then
+    // Replies once every serving or leaving device has accepted the weights of this step or of a
+    // newer one. With `GenerationOrder::kFixed`, every row that older steps must generate is then
     // finished. Fails only by the requester's deadline.
     caf::replies_to<atom::waits, std::uint64_t>::with<PolicyVersion>,
     // The data has ended: the groups below this one have been put, and no group will follow.

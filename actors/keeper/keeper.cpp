@@ -422,14 +422,14 @@ Result<AdmissionLedger> restored_ledger(const KeeperOptions& options) {
   std::int64_t finished = options.finished_rows;
   if (options.generation_order == GenerationOrder::kFixed) {
     // Groups that have left keep their slots until their batch is trained; see `changes_to_apply`.
-    finished = static_cast<std::int64_t>(options.first_group * options.group_size) -
+    finished = static_cast<std::int64_t>(options.next_group * options.group_size) -
                static_cast<std::int64_t>(options.step) * options.batch_rows -
                options.unfinished_rows;
     if (finished < 0) {
       return invalid_argument(
           "train.prompts_per_step: cannot change under staleness.schedule: fixed: the commit has "
           "trained " +
-          std::to_string(options.step) + " batches of the " + std::to_string(options.first_group) +
+          std::to_string(options.step) + " batches of the " + std::to_string(options.next_group) +
           " prompts it has taken from the data");
     }
   }
@@ -451,7 +451,7 @@ KeeperActor::behavior_type keeper(Self self, const KeeperDeps& deps) {
     return KeeperActor::behavior_type::make_empty_behavior();
   }
   state.ledger = std::move(ledger).value();
-  state.next_group = options.first_group;
+  state.next_group = options.next_group;
   std::vector<std::string> names;
   for (const ServingDevice& device : deps.devices) {
     names.push_back(device.name);

@@ -26,11 +26,11 @@ struct Admission {
   std::string waiting_for;
 };
 
-/// The part of a device in a run.
+/// The state of a device in a run.
 enum class DeviceState : std::uint8_t {
   kJoining,      // it loads its first version and gets no requests yet
   kServing,      // it gets versions and requests
-  kLeaving,      // it ends the requests that it has, and still gets versions
+  kLeaving,      // it finishes its pending requests, and still gets versions
   kLeft,         // it gets neither versions nor requests, but may join again
   kQuarantined,  // it gets neither in this incarnation
 };
@@ -38,9 +38,9 @@ enum class DeviceState : std::uint8_t {
 /// What a device serves.
 struct DeviceStatus {
   std::string name;
-  std::uint64_t serving_step = 0;  // of the weights that it has accepted
-  std::uint64_t loading_step = 0;  // of those that it is switching to, or `serving_step`
-  std::string quarantine = {};     // why it is quarantined; empty: it is not
+  std::uint64_t serving_step = 0;      // of the weights that it has accepted
+  std::uint64_t loading_step = 0;      // of those that it is switching to, or `serving_step`
+  std::string quarantine_reason = {};  // why it is quarantined; empty: it is not
   DeviceState state = DeviceState::kServing;
 };
 
@@ -58,7 +58,7 @@ struct KeeperStatus {
   std::int64_t running = 0;   // rows whose response is not finished
   std::int64_t accepted = 0;  // see `AdmissionState::accepted`
   std::uint64_t admitted_groups = 0;
-  std::uint64_t serving_step = 0;  // no device that is in use serves older weights
+  std::uint64_t serving_step = 0;  // see `DeviceRoster::serving_step`
   std::vector<DeviceStatus> devices;
 };
 
@@ -72,7 +72,7 @@ typename Inspector::result_type inspect(Inspector& f, Admission& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, DeviceStatus& x) {
-  return f(x.name, x.serving_step, x.loading_step, x.quarantine, x.state);
+  return f(x.name, x.serving_step, x.loading_step, x.quarantine_reason, x.state);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, DeviceJoin& x) {

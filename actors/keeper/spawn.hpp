@@ -27,7 +27,7 @@ struct KeeperOptions {
   /// The state that a restarted run continues from. All zero for a new run.
   std::uint32_t incarnation = 0;
   std::uint64_t step = 0;
-  std::uint64_t first_group = 0;     // the next group to admit
+  std::uint64_t next_group = 0;      // the next group to admit
   std::int64_t finished_rows = 0;    // live rows whose response is finished
   std::int64_t unfinished_rows = 0;  // live rows admitted but not finished
 };

@@ -6,7 +6,7 @@
 
 namespace tidemill::actors {
 
-/// A device that shall get no more requests.
+/// A device to remove from the router.
 struct QuarantinedDevice {
   std::string name;
   std::string reason;

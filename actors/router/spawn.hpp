@@ -15,11 +15,11 @@ namespace tidemill::actors {
 /// Dependencies and options of a router.
 struct RouterDeps {
   std::vector<ServingDevice> devices;  // at least one; their names differ
-  /// The maximum number of pending requests, those that wait for a device to join included. Those
-  /// that workers have given up count until their devices reply.
+  /// The maximum number of pending requests, including requests that wait for a device to join. An
+  /// abandoned request counts until its device replies.
   std::size_t max_pending = 1U << 16U;
-  /// How long a device may take to reply. It is longer than the deadlines of the requesters, which
-  /// therefore pass first, unless an error in the program keeps the request alive.
+  /// How long a device may take to reply. Longer than every requester's deadline, so it passes only
+  /// if a bug leaves a request open.
   Duration reply_deadline = std::chrono::hours(25);
 };
 

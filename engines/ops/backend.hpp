@@ -22,17 +22,17 @@ struct WeightSize {
   DType dtype = DType::kF32;
 };
 
-/// The weights that a process prepares: some once, others again for every new version.
-struct PreparedWeights {
+/// The sizes of the weights that a process prepares: some once, others again for every new version.
+struct WeightSizes {
   std::vector<WeightSize> permanent;  // prepared once, and never freed
   std::vector<WeightSize> replaced;   // prepared after those, again and again
   int live_sets = 0;                  // sets of `replaced` that exist at a time, incl. the latest
 };
 
-/// How much memory a device offers. Units: bytes.
-struct DeviceSize {
-  std::int64_t reserved = 0;  // taken from the system at once, for blocks to come
-  std::int64_t limit = 0;     // of all blocks together; 0: what the device has
+/// What a device reserves, and the limit of its memory. Units: bytes.
+struct DeviceMemoryLimits {
+  std::int64_t reserved = 0;  // address space that is mapped when the device is opened
+  std::int64_t limit = 0;     // maximum total size of all blocks; 0: what the device has
 };
 
 /// Opens devices of one kind.
@@ -53,12 +53,12 @@ public:
 
   /// Opens a device whose loops run on `workers`, which must outlive it.
   /// Errors: `kUnimplemented` if this machine lacks what the backend needs, `kResourceExhausted`.
-  [[nodiscard]] virtual Result<std::unique_ptr<Ops>> open(Workers& workers,
-                                                          const DeviceSize& size) const = 0;
+  [[nodiscard]] virtual Result<std::unique_ptr<Ops>> open(
+      Workers& workers, const DeviceMemoryLimits& limits) const = 0;
 
   /// Returns the peak memory of `weights`, prepared one after the other, including the backend's
   /// padding.
-  [[nodiscard]] virtual std::int64_t weight_bytes(const PreparedWeights& weights) const = 0;
+  [[nodiscard]] virtual std::int64_t weight_bytes(const WeightSizes& weights) const = 0;
   /// Returns the size of a page of one layer's keys and values.
   [[nodiscard]] virtual std::int64_t kv_page_bytes(const AttentionShape& shape) const = 0;
   /// Returns the temporary memory of a product with a weight of type `dtype`, per row of `cols`

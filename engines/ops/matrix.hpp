@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Borrowed views of device memory: the operands of every operation.
 //
-// The memory of a device may be out of the host's reach. A view therefore holds an opaque address.
+// The memory of a device may not be accessible from the host. A view therefore holds an opaque
+// address.
 // Only the device's backend turns an address into a pointer (engines/ops/host/device_access.hpp);
 // everything else reads and writes through `Ops::read` and `Ops::write`.
 #pragma once
@@ -18,8 +19,10 @@ namespace tidemill::engines {
 class DeviceAddress {
 public:
   constexpr DeviceAddress() = default;
+  /// Returns whether this is the null address.
   [[nodiscard]] constexpr bool is_null() const noexcept { return value_ == 0; }
-  /// Returns the address `bytes` bytes further on. Requires an address that is not null.
+  /// Returns the address that is `bytes` bytes after this one. Requires an address that is not
+  /// null.
   [[nodiscard]] constexpr DeviceAddress offset(std::int64_t bytes) const noexcept {
     DeviceAddress moved;
     moved.value_ = value_ + static_cast<std::uintptr_t>(bytes);
@@ -55,10 +58,11 @@ struct Vector {
   std::int64_t size = 0;
 
   [[nodiscard]] bool empty() const noexcept { return size == 0; }
+  /// Returns elements [first, first + count).
   [[nodiscard]] Vector slice(std::int64_t first, std::int64_t count) const noexcept {
     return {data.offset(first * std::int64_t{sizeof(float)}), count};
   }
-  // A writable view converts to a read-only one.
+  /// Converts to a read-only view.
   operator ConstVector() const noexcept {  // NOLINT(google-explicit-constructor)
     return {data, size};
   }
@@ -77,6 +81,7 @@ struct ConstMatrix {
   [[nodiscard]] ConstMatrix slice_rows(std::int64_t first, std::int64_t count) const noexcept {
     return {data.offset(first * stride * element_bytes(dtype)), count, cols, stride, dtype};
   }
+  /// Returns columns [first, first + count).
   [[nodiscard]] ConstMatrix slice_cols(std::int64_t first, std::int64_t count) const noexcept {
     return {data.offset(first * element_bytes(dtype)), rows, count, stride, dtype};
   }
@@ -95,22 +100,26 @@ struct Matrix {
   DType dtype = DType::kF32;
 
   [[nodiscard]] bool is_null() const noexcept { return data.is_null(); }
+  /// Returns rows [first, first + count).
   [[nodiscard]] Matrix slice_rows(std::int64_t first, std::int64_t count) const noexcept {
     return {data.offset(first * stride * element_bytes(dtype)), count, cols, stride, dtype};
   }
+  /// Returns columns [first, first + count).
   [[nodiscard]] Matrix slice_cols(std::int64_t first, std::int64_t count) const noexcept {
     return {data.offset(first * element_bytes(dtype)), rows, count, stride, dtype};
   }
+  /// Returns row `index`. Requires kF32.
   [[nodiscard]] Vector row(std::int64_t index) const noexcept {
     return {slice_rows(index, 1).data, cols};
   }
-  /// Returns the same elements as rows of `width`. Requires no gaps between rows, and that `width`
-  /// divides the number of elements.
+  /// Returns the same elements as rows of `width` columns. Requires no gaps between rows, and that
+  /// `width` divides the number of elements.
   [[nodiscard]] Matrix as_rows_of(std::int64_t width) const noexcept {
     return {data, rows * cols / width, width, width, dtype};
   }
   /// Returns all elements. Requires kF32 and no gaps between rows.
   [[nodiscard]] Vector elements() const noexcept { return {data, rows * cols}; }
+  /// Converts to a read-only view.
   operator ConstMatrix() const noexcept {  // NOLINT(google-explicit-constructor)
     return {data, rows, cols, stride, dtype};
   }

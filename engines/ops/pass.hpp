@@ -28,14 +28,16 @@ struct PassRange {
 /// Collects the lists of a pass in host memory.
 class PassContents {
 public:
-  /// Add a list and return its position. `segments` are copied with their page tables.
+  /// Adds a list and returns its position. Segments are copied with their page tables.
   PassRange add_indices(std::span<const std::int32_t> values);
   PassRange add_segments(std::span<const AttentionSegment> segments);
   PassRange add_runs(std::span<const RowRun> runs);
 
+  /// Returns all indices. Borrowed until the contents change.
   [[nodiscard]] std::span<const std::int32_t> indices() const noexcept { return indices_; }
   /// Returns all segments. Their page tables are borrowed until the contents change.
   [[nodiscard]] std::vector<AttentionSegment> segments() const;
+  /// Returns all runs. Borrowed until the contents change.
   [[nodiscard]] std::span<const RowRun> runs() const noexcept { return runs_; }
 
 private:
@@ -60,7 +62,7 @@ struct IndexList {
   std::int64_t size = 0;
 
   [[nodiscard]] bool empty() const noexcept { return size == 0; }
-  /// Returns entries [first, first + count).
+  /// Returns entries [begin, begin + count) of this list.
   [[nodiscard]] IndexList slice(std::int64_t begin, std::int64_t count) const noexcept {
     return {pass, first + begin, count};
   }
@@ -92,19 +94,19 @@ public:
   PreparedPass& operator=(const PreparedPass&) = delete;
   virtual ~PreparedPass() = default;
 
-  /// Return the list that the contents had at `range`. Borrows the pass.
+  /// Returns the list that the contents had at `range`. Borrows the pass.
   [[nodiscard]] IndexList indices(PassRange range) const noexcept {
     return {this, range.first, range.size};
   }
   [[nodiscard]] SegmentList segments(PassRange range) const noexcept {
     return {this, range.first, range.size};
   }
-
   [[nodiscard]] RunList runs(PassRange range) const noexcept {
     return {this, range.first, range.size};
   }
 
-  /// Return the entries of `list`, a list of this pass, in host memory.
+  /// Returns the entries of `list`, which must be a list of this pass, in host memory. Borrowed
+  /// from the pass.
   [[nodiscard]] virtual std::span<const AttentionSegment> at(const SegmentList& list) const = 0;
   [[nodiscard]] virtual std::span<const RowRun> at(const RunList& list) const = 0;
 };

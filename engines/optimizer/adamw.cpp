@@ -13,8 +13,8 @@ Status validate(const AdamWOptions& options) {
   if (!is_decay(options.beta1) || !is_decay(options.beta2)) {
     return invalid_argument("beta1 and beta2 must be in [0, 1)");
   }
-  if (!std::isfinite(options.eps) || options.eps <= 0.0) {
-    return invalid_argument("eps must be finite and above 0");
+  if (!std::isfinite(options.epsilon) || options.epsilon <= 0.0) {
+    return invalid_argument("epsilon must be finite and above 0");
   }
   return {};
 }
@@ -32,7 +32,7 @@ AdamWFactors<Real> adamw_factors(const AdamWOptions& options, const AdamWStep& s
   factors.rest2 = static_cast<Real>(1.0 - options.beta2);
   factors.rate = static_cast<Real>(step.learning_rate / (1.0 - std::pow(options.beta1, t)));
   factors.root2 = static_cast<Real>(std::sqrt(1.0 - std::pow(options.beta2, t)));
-  factors.eps = static_cast<Real>(options.eps);
+  factors.epsilon = static_cast<Real>(options.epsilon);
   return factors;
 }
 
@@ -52,7 +52,7 @@ void adamw_update(const AdamWFactors<Real>& factors, const AdamWTensor<Real>& te
     const Real v = f.beta2 * second[i] + f.rest2 * g * g;
     first[i] = m;
     second[i] = v;
-    weights[i] = weights[i] * f.keep - f.rate * (m / (std::sqrt(v) / f.root2 + f.eps));
+    weights[i] = weights[i] * f.keep - f.rate * (m / (std::sqrt(v) / f.root2 + f.epsilon));
   }
 }
 

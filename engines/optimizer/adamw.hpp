@@ -11,9 +11,9 @@ namespace tidemill::engines {
 
 /// The options of AdamW that hold for all tensors.
 struct AdamWOptions {
-  double beta1 = 0.9;    // in [0, 1)
-  double beta2 = 0.999;  // in [0, 1)
-  double eps = 1e-8;     // > 0
+  double beta1 = 0.9;     // in [0, 1)
+  double beta2 = 0.999;   // in [0, 1)
+  double epsilon = 1e-8;  // > 0
 };
 
 /// Checks that the options are in range.
@@ -51,7 +51,7 @@ struct AdamWFactors {
   Real rest2{};
   Real rate{};
   Real root2{};
-  Real eps{};
+  Real epsilon{};
 };
 
 /// Computes the factors of `step`. Requires valid options and `step.step` >= 1.
@@ -61,7 +61,7 @@ template <class Real>
 /// Applies one step in place, with t = `step.step` and the scaled gradient g:
 ///
 ///     w *= 1 - lr * decay;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
-///     w -= lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + eps)
+///     w -= lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + epsilon)
 ///
 /// Elements are independent of each other, so calling it on parts of a tensor, from any number of
 /// threads, gives the same bits.

@@ -66,7 +66,7 @@ Status check_columns(const TrainSequence& sequence, const PolicyTokenLossOptions
   return check_sizes(sequence, columns, tokens);
 }
 
-/// Checks the sizes of what a `LossRow` or `LossTokens` of `count` tokens has.
+/// Checks the sizes of what a `LossSequence` or `LossTokens` of `count` tokens has.
 template <class Values>
 Status check_values(const Values& values, const PolicyTokenLossOptions& options,
                     std::size_t count) {
@@ -87,9 +87,9 @@ PolicyLossInputs<float> inputs_at(const TrainSequence& sequence, OldLogprobs old
     return column.empty() ? std::span<const float>() : std::span(column).subspan(first, count);
   };
   PolicyLossInputs<float> inputs;
-  inputs.proximal_logprobs = part(old_logprobs == OldLogprobs::kProximal
-                                      ? sequence.proximal_logprobs
-                                      : sequence.behavior_logprobs);
+  inputs.proximal_logprobs =
+      part(old_logprobs == OldLogprobs::kProximal ? sequence.proximal_logprobs
+                                                  : sequence.behavior_logprobs);
   inputs.advantages = part(sequence.advantages);
   inputs.behavior_logprobs = part(sequence.behavior_logprobs);
   inputs.reference_logprobs = part(sequence.reference_logprobs);
@@ -125,28 +125,28 @@ Result<PolicyTokenLoss> PolicyTokenLoss::create(PolicyTokenLossOptions options,
   return PolicyTokenLoss(std::move(options), aggregator);
 }
 
-Status PolicyTokenLoss::evaluate(std::span<const LossRow> rows, LossSums& sums) {
-  for (const LossRow& row : rows) {
-    TIDEMILL_RETURN_IF_ERROR(evaluate_row(row, sums));
+Status PolicyTokenLoss::evaluate(std::span<const LossSequence> sequences, LossSums& sums) {
+  for (const LossSequence& current : sequences) {
+    TIDEMILL_RETURN_IF_ERROR(evaluate_sequence(current, sums));
   }
   return {};
 }
 
-Status PolicyTokenLoss::evaluate_row(const LossRow& row, LossSums& sums) {
-  const TrainSequence& sequence = *row.sequence;
+Status PolicyTokenLoss::evaluate_sequence(const LossSequence& current, LossSums& sums) {
+  const TrainSequence& sequence = *current.sequence;
   TIDEMILL_RETURN_IF_ERROR(read_targets(sequence, mask_));
   TIDEMILL_RETURN_IF_ERROR(check_columns(sequence, options_));
-  TIDEMILL_RETURN_IF_ERROR(check_values(row, options_, mask_.size()));
+  TIDEMILL_RETURN_IF_ERROR(check_values(current, options_, mask_.size()));
   TIDEMILL_RETURN_IF_ERROR(check_weights(sequence));
   const std::array<std::size_t, 2> offsets = {0, mask_.size()};
   const TokenRows token_rows{offsets, mask_, {&sequence.id, 1}};
   PolicyLossInputs<float> inputs = inputs_at(sequence, options_.old_logprobs, 0, mask_.size());
   inputs.rows = token_rows;
-  inputs.logprobs = row.logprobs;
+  inputs.logprobs = current.logprobs;
   TIDEMILL_RETURN_IF_ERROR(
       check_token_column(token_rows, "behavior_logprobs", inputs.behavior_logprobs));
   TIDEMILL_ASSIGN_OR_RETURN(const PolicyLossReport report,
-                            policy_loss<float>(inputs, options_.policy, {row.dlogprobs, {}}));
+                            policy_loss<float>(inputs, options_.policy, {current.dlogprobs, {}}));
 
   const double row_scale = aggregator_.weighted_row_scale(target_weight(sequence));
   const double entropy_scale = options_.entropy_coefficient * row_scale;
@@ -158,17 +158,18 @@ Status PolicyTokenLoss::evaluate_row(const LossRow& row, LossSums& sums) {
     if (mask_[t] == 0) {
       continue;
     }
-    const double log_ratio = std::clamp(
-        static_cast<double>(row.logprobs[t]) - static_cast<double>(sequence.behavior_logprobs[t]),
-        -kLogRatioClamp, kLogRatioClamp);
+    const double log_ratio = std::clamp(static_cast<double>(current.logprobs[t]) -
+                                            static_cast<double>(sequence.behavior_logprobs[t]),
+                                        -kLogRatioClamp, kLogRatioClamp);
     k1 -= log_ratio;
     k3 += std::expm1(log_ratio) - log_ratio;
     const double weight = weight_of(sequence, t);
-    const double of_token = row.entropies.empty() ? 0.0 : static_cast<double>(row.entropies[t]);
+    const double of_token =
+        current.entropies.empty() ? 0.0 : static_cast<double>(current.entropies[t]);
     entropy += of_token;
     weighted_entropy += weight * of_token;
     if (entropy_scale != 0.0) {
-      row.dentropies[t] = entropy_gradient(entropy_scale, weight);
+      current.dentropies[t] = entropy_gradient(entropy_scale, weight);
     }
   }
   sums["loss"] += report.loss - entropy_scale * weighted_entropy;
@@ -178,7 +179,7 @@ Status PolicyTokenLoss::evaluate_row(const LossRow& row, LossSums& sums) {
   sums["ratio_sum"] += report.ratio_sum;
   sums["kl_k1_sum"] += k1;
   sums["kl_k3_sum"] += k3;
-  if (!row.entropies.empty()) {
+  if (!current.entropies.empty()) {
     sums["entropy_sum"] += entropy;
   }
   ratio_max_ = std::max(ratio_max_, report.ratio_max);
@@ -208,8 +209,7 @@ Status PolicyTokenLoss::token_gradients(const LossTokens& tokens) {
   const double row_scale = aggregator_.weighted_row_scale(target_weight(sequence));
   const auto mask = std::span<const std::uint8_t>(mask_).subspan(tokens.first, count);
   const std::array<std::size_t, 2> offsets = {0, count};
-  PolicyLossInputs<float> inputs =
-      inputs_at(sequence, options_.old_logprobs, tokens.first, count);
+  PolicyLossInputs<float> inputs = inputs_at(sequence, options_.old_logprobs, tokens.first, count);
   inputs.rows = {offsets, mask, {&sequence.id, 1}};
   inputs.logprobs = tokens.logprobs;
   PolicyLossOptions policy = options_.policy;
@@ -218,8 +218,7 @@ Status PolicyTokenLoss::token_gradients(const LossTokens& tokens) {
   const double entropy_scale = options_.entropy_coefficient * row_scale;
   for (std::size_t i = 0; i < count && entropy_scale != 0.0; ++i) {
     if (mask[i] != 0) {
-      tokens.dentropies[i] =
-          entropy_gradient(entropy_scale, weight_of(sequence, tokens.first + i));
+      tokens.dentropies[i] = entropy_gradient(entropy_scale, weight_of(sequence, tokens.first + i));
     }
   }
   return {};

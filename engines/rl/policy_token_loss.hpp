@@ -35,14 +35,16 @@ struct PolicyTokenLossOptions {
 
 /// A policy loss over the tokens of one optimizer step.
 ///
-/// The loss is created with the counts of the whole batch, and every metric is added row by row.
-/// Gradients and sums therefore have the same bits however the batch is split into micro-batches,
-/// if the rows come in the same order and all of them add to the same `LossSums`.
+/// The loss is created with the counts of the whole batch, and every metric is added sequence by
+/// sequence. Gradients and sums therefore have the same bits however the batch is split into
+/// micro-batches, if the sequences come in the same order and all of them add to the same
+/// `LossSums`.
 ///
 /// The token weights of a sequence multiply the losses, KL estimates and entropies of its tokens.
 /// Denominators that count tokens add up their weights instead: with the token losses L, a token
-/// mean is sum(w L) / sum(w), and a mean of row means is sum_i(sum_t(w L) / sum_t(w)) / sequences.
-/// Other denominators do not change. If all weights are 1, the bits are those without weights.
+/// mean is sum(w L) / sum(w), and a mean of sequence means is sum_i(sum_t(w L) / sum_t(w)) /
+/// sequences. Other denominators do not change. If all weights are 1, the bits are those without
+/// weights.
 ///
 /// Adds "loss" to the sums, and over the targets "tokens", "rejected_tokens", "clipped_tokens",
 /// "ratio_sum", "kl_k1_sum" and "kl_k3_sum" (estimates of KL(behavior || current), with log-ratios
@@ -56,8 +58,8 @@ public:
                                                       const BatchCounts& totals);
 
   /// Errors: `non_finite` and `bad_shape` naming sample and column, `bad_mask`, `bad_weight`,
-  /// `bad_option` if a row has targets although the totals have none, `non_finite_result`.
-  [[nodiscard]] Status evaluate(std::span<const LossRow> rows, LossSums& sums) override;
+  /// `bad_option` if a sequence has targets although the totals have none, `non_finite_result`.
+  [[nodiscard]] Status evaluate(std::span<const LossSequence> sequences, LossSums& sums) override;
 
   /// Returns false if ratios, weights or rejections are those of whole sequences.
   [[nodiscard]] bool is_token_local() const override;
@@ -72,12 +74,12 @@ private:
   PolicyTokenLoss(PolicyTokenLossOptions options, Aggregator aggregator)
       : options_(std::move(options)), aggregator_(aggregator) {}
 
-  Status evaluate_row(const LossRow& row, LossSums& sums);
+  Status evaluate_sequence(const LossSequence& current, LossSums& sums);
 
   PolicyTokenLossOptions options_;
   Aggregator aggregator_;
   double ratio_max_ = 0.0;
-  std::vector<std::uint8_t> mask_;  // scratch: the mask of the current row
+  std::vector<std::uint8_t> mask_;  // scratch: the mask of the current sequence
 };
 
 }  // namespace tidemill::engines

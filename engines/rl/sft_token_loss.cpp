@@ -10,24 +10,24 @@
 
 namespace tidemill::engines {
 
-Status SftTokenLoss::evaluate(std::span<const LossRow> rows, LossSums& sums) {
-  for (const LossRow& row : rows) {
-    TIDEMILL_RETURN_IF_ERROR(evaluate_row(row, sums));
+Status SftTokenLoss::evaluate(std::span<const LossSequence> sequences, LossSums& sums) {
+  for (const LossSequence& current : sequences) {
+    TIDEMILL_RETURN_IF_ERROR(evaluate_sequence(current, sums));
   }
   return {};
 }
 
-Status SftTokenLoss::evaluate_row(const LossRow& row, LossSums& sums) {
-  const SampleId id = row.sequence->id;
-  TIDEMILL_RETURN_IF_ERROR(read_targets(*row.sequence, mask_));
-  TIDEMILL_RETURN_IF_ERROR(check_weights(*row.sequence));
-  if (row.logprobs.size() != mask_.size() || row.dlogprobs.size() != mask_.size()) {
+Status SftTokenLoss::evaluate_sequence(const LossSequence& current, LossSums& sums) {
+  const SampleId id = current.sequence->id;
+  TIDEMILL_RETURN_IF_ERROR(read_targets(*current.sequence, mask_));
+  TIDEMILL_RETURN_IF_ERROR(check_weights(*current.sequence));
+  if (current.logprobs.size() != mask_.size() || current.dlogprobs.size() != mask_.size()) {
     return refuse(kBadShape, "logprobs and dlogprobs must have " + std::to_string(mask_.size()) +
                                  " values (sample " + std::to_string(id.value) + ")");
   }
   const std::array<std::size_t, 2> offsets = {0, mask_.size()};
   TIDEMILL_RETURN_IF_ERROR(
-      check_token_column<float>({offsets, mask_, {&id, 1}}, "logprobs", row.logprobs));
+      check_token_column<float>({offsets, mask_, {&id, 1}}, "logprobs", current.logprobs));
   double logprobs = 0.0;
   double entropy = 0.0;
   std::int64_t targets = 0;
@@ -40,22 +40,21 @@ Status SftTokenLoss::evaluate_row(const LossRow& row, LossSums& sums) {
                                     " has targets, but the loss was created for none");
     }
     ++targets;
-    const double weight = weight_of(*row.sequence, t);
-    logprobs += weight * static_cast<double>(row.logprobs[t]);
-    entropy += row.entropies.empty() ? 0.0 : static_cast<double>(row.entropies[t]);
-    row.dlogprobs[t] = gradient(*row.sequence, t);
+    const double weight = weight_of(*current.sequence, t);
+    logprobs += weight * static_cast<double>(current.logprobs[t]);
+    entropy += current.entropies.empty() ? 0.0 : static_cast<double>(current.entropies[t]);
+    current.dlogprobs[t] = gradient(*current.sequence, t);
   }
   sums["loss"] -= targets == 0 || total_weight_ == 0.0 ? 0.0 : logprobs / total_weight_;
   sums["tokens"] += static_cast<double>(targets);
-  if (!row.entropies.empty()) {
+  if (!current.entropies.empty()) {
     sums["entropy_sum"] += entropy;
   }
   return {};
 }
 
 float SftTokenLoss::gradient(const TrainSequence& sequence, std::size_t t) const {
-  return total_weight_ == 0.0 ? 0.0F
-                              : static_cast<float>(-weight_of(sequence, t) / total_weight_);
+  return total_weight_ == 0.0 ? 0.0F : static_cast<float>(-weight_of(sequence, t) / total_weight_);
 }
 
 Status SftTokenLoss::token_gradients(const LossTokens& tokens) {

@@ -17,12 +17,14 @@ class GuardedBackend final : public BackendFactory {
 public:
   std::string_view name() const noexcept override { return "guarded"; }
   BackendTraits traits() const noexcept override { return cpu_backend().traits(); }
-  Result<std::unique_ptr<Ops>> open(Workers& workers, const DeviceSize& size) const override {
+  Result<std::unique_ptr<Ops>> open(Workers& workers,
+                                    const DeviceMemoryLimits& limits) const override {
     TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<host::Ops> ops, make_cpu_host_ops(workers));
-    return size.limit > 0 ? make_guarded_ops(std::move(ops), host::Execution::kDeferred, size.limit)
-                          : make_guarded_ops(std::move(ops), host::Execution::kDeferred);
+    return limits.limit > 0
+               ? make_guarded_ops(std::move(ops), host::Execution::kDeferred, limits.limit)
+               : make_guarded_ops(std::move(ops), host::Execution::kDeferred);
   }
-  std::int64_t weight_bytes(const PreparedWeights& weights) const override {
+  std::int64_t weight_bytes(const WeightSizes& weights) const override {
     return cpu_backend().weight_bytes(weights);
   }
   std::int64_t kv_page_bytes(const AttentionShape& shape) const override {

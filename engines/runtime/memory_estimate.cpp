@@ -318,7 +318,7 @@ std::int64_t training_bytes(const ModelConfig& config, const RuntimeOptions& opt
   const PassLimits limits{.rows = rows.pass,
                           .layer_rows = rows.group,
                           .chunk_rows = rows.chunk,
-                          .least_layer_rows = layer_rows(rows.pass, 0, {options.window_tokens})};
+                          .min_layer_rows = layer_rows(rows.pass, 0, {options.window_tokens})};
   std::int64_t bytes = 0;
   for (const auto& [pass, group] : Transformer::largest_passes(config, limits)) {
     // Without windows, a group may have the keys and values of all rows of the pass.

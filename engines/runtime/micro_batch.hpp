@@ -57,8 +57,8 @@ public:
                                                             const LaidOutWeights& weights,
                                                             Activations& activations,
                                                             std::int64_t window_tokens);
-  /// Starts to restore the same state from rows that generation kept, without running the decoder.
-  /// Returns null unless `generated` has all rows.
+  /// Starts to recall the rows: restores the same state from kept rows, without running the
+  /// decoder. Returns null unless `generated` has all rows.
   [[nodiscard]] std::unique_ptr<UnitSequence> start_recall(Transformer& transformer,
                                                            const LaidOutWeights& weights,
                                                            Activations& activations,

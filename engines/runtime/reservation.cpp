@@ -111,7 +111,7 @@ PassLimits training_limits(const ModelConfig& config, const RuntimeOptions& opti
   const std::int64_t longest = std::min(pass.rows, max_sequence_rows(config, options));
   const bool windows = options.window_tokens > 0;
   pass.layer_rows = layer_rows(pass.rows, longest, {options.window_tokens});
-  pass.least_layer_rows = layer_rows(pass.rows, 0, {options.window_tokens});
+  pass.min_layer_rows = layer_rows(pass.rows, 0, {options.window_tokens});
   pass.positions = longest;
   // Without windows, a group may have the keys and values of all rows of the pass.
   pass.sequence_rows = windows ? std::max(pass.layer_rows, longest) : pass.rows;

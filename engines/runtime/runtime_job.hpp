@@ -33,16 +33,17 @@ public:
   /// What a job computes with. The context must outlive it.
   struct Parts {
     RuntimeContext& context;
-    /// Describes the adapter to train in its `spec()`, which is empty if the job trains the base.
-    /// Must outlive the job unless that is its owner.
+    /// Its `spec()` describes the adapter to train; it is empty if the job trains the base. Must
+    /// outlive the job unless `own_cache` owns it.
     WeightCache& weight_cache;
-    std::unique_ptr<WeightCache> own_cache;   // `weight_cache`, or null
+    std::unique_ptr<WeightCache> own_cache;   // owns `weight_cache`; null if the cache is shared
     std::unique_ptr<ReservedPages> reserved;  // null: micro-batches share the pages of the cache
   };
 
   /// Opens a job and reserves its memory. `initial` holds the initial values of the trained
   /// parameters. `weights` holds the layout of the same weights, rounded to the compute type, for
-  /// forward and backward.
+  /// forward and backward. Requires that `options.optimizer` is set and valid, and that `initial`
+  /// has exactly the trained tensors.
   /// Errors: `kResourceExhausted` naming what there is too little memory for.
   [[nodiscard]] static Result<std::unique_ptr<RuntimeJob>> create(Parts parts,
                                                                   const RuntimeOptions& options,
@@ -85,7 +86,7 @@ private:
     TrainSequence sequence;
     SharedPrompt prompt;
     std::vector<float> logprobs;  // set by the pass that computes it
-    bool recalled = false;        // whether it was read from kept rows
+    bool recalled = false;        // its activations were kept by generation
   };
   // The pages that a batch in progress may need, in `RuntimeContext::batch_needs`.
   class PageNeed {
@@ -107,8 +108,8 @@ private:
     std::map<SampleId, Entry> entries;
     std::map<SampleId, Entry>::iterator next;  // the first entry of the next micro-batch
     std::unique_ptr<PageNeed> need;            // while its passes go on; null if pages are reserved
-    bool checked = false;                // a micro-batch was computed, not read from kept rows
-    std::unique_ptr<TrainingPass> pass;  // of the current micro-batch
+    bool checked = false;                      // a micro-batch was computed and not recalled
+    std::unique_ptr<TrainingPass> pass;        // of the current micro-batch
   };
   // The layout of the changed weights: of the base, or of the adapter, whose tensors are read
   // first.
@@ -182,11 +183,11 @@ private:
   std::optional<Batch> batch_;
   bool has_gradients_ = false;     // `forward_backward` has run or begun since the last step
   LossSums sums_;                  // of the batches since the last step
-  std::int64_t num_recalled_ = 0;  // their rows that were read from kept rows
+  std::int64_t num_recalled_ = 0;  // their rows that were recalled
   std::optional<OptimStep> step_;  // that is to begin
   std::unique_ptr<UnitSequence> gradient_units_;  // that collect the gradients or set them to zero
   UpdateReport last_update_;
-  // Set while `working_` is not laid out. The work of every verb starts with the rest of it.
+  // Set while `working_` is not laid out. All work starts with the rest of it.
   std::optional<LayingOut> laying_out_;
   std::optional<Saving> saving_;
   Snapshot saved_;

@@ -135,11 +135,11 @@ Status TrainedParameters::reserve_anchor() {
   }
   TIDEMILL_ASSIGN_OR_RETURN(anchor_, ParameterSet::create(shapes, ops_));
   TIDEMILL_RETURN_IF_ERROR(difference_.reserve(1, std::min(largest, kUnitElements)));
-  keep_anchor();
+  copy_anchor();
   return {};
 }
 
-void TrainedParameters::keep_anchor() {
+void TrainedParameters::copy_anchor() {
   copy_values(weights_.values(), anchor_->values(), ops_);
 }
 
@@ -147,7 +147,7 @@ OptimizerOptions TrainedParameters::optimizer_of(const OptimStep& step) const {
   OptimizerOptions optimizer = options_;
   optimizer.adamw.beta1 = step.beta1.value_or(optimizer.adamw.beta1);
   optimizer.adamw.beta2 = step.beta2.value_or(optimizer.adamw.beta2);
-  optimizer.adamw.eps = step.epsilon.value_or(optimizer.adamw.eps);
+  optimizer.adamw.epsilon = step.epsilon.value_or(optimizer.adamw.epsilon);
   optimizer.weight_decay = step.weight_decay.value_or(optimizer.weight_decay);
   optimizer.max_grad_norm = step.max_grad_norm.value_or(optimizer.max_grad_norm);
   return optimizer;
@@ -420,7 +420,7 @@ Status TrainedParameters::restore(const TensorMap& tensors, const TensorMap& sta
   TIDEMILL_RETURN_IF_ERROR(second_moment_.load(without_prefix(state, kSecondMoment)));
   TIDEMILL_ASSIGN_OR_RETURN(step_, step_of(state));
   if (anchor_.has_value()) {
-    keep_anchor();
+    copy_anchor();
   }
   return {};
 }

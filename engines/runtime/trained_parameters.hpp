@@ -36,7 +36,8 @@ public:
                                                         const OptimizerOptions& options,
                                                         DType published, Ops& ops);
 
-  /// Keeps a copy of the weights for `OptimStep::proximal`, and again after each `restore`.
+  /// Allocates the anchor of `OptimStep::proximal` and copies the weights to it. Each `restore`
+  /// copies them again.
   /// Errors: those of `DeviceMemory::allocate`.
   [[nodiscard]] Status reserve_anchor();
 
@@ -106,7 +107,7 @@ private:
   TrainedParameters(const OptimizerOptions& options, DType published, Ops& ops)
       : ops_(ops), options_(options), published_(published), difference_(ops.memory()) {}
 
-  void keep_anchor();
+  void copy_anchor();
   [[nodiscard]] OptimizerOptions optimizer_of(const OptimStep& step) const;
   [[nodiscard]] std::vector<Range> ranges_of(const OptimStep& step) const;
   [[nodiscard]] static std::vector<Range> join(const std::vector<Range>& ranges);

@@ -163,7 +163,7 @@ Status TrainingPass::run_loss(LossSums& sums) {
     dlogprobs.emplace_back(column.size());
     dentropies.emplace_back(column.size());
   }
-  std::vector<LossRow> rows;
+  std::vector<LossSequence> rows;
   for (std::size_t i = 0; i < columns_.size(); ++i) {
     rows.push_back({micro_.sequences()[i], columns_[i], entropies[i], dlogprobs[i], dentropies[i]});
   }
@@ -200,9 +200,10 @@ Status TrainingPass::check_gradients(const std::vector<float>& dlogprobs,
                                 std::span(b).subspan(tokens.first_row, tokens.count));
     };
     if (!same(dlogprobs, row_dlogprobs_) || !same(dentropies, row_dentropies_)) {
-      return {Errc::kInternal, "the loss says that it is token-local, but the gradients of single "
-                               "tokens differ from those of the sequence" +
-                                   sample_text(tokens.sequence->id)};
+      return {Errc::kInternal,
+              "the loss says that it is token-local, but the gradients of single "
+              "tokens differ from those of the sequence" +
+                  sample_text(tokens.sequence->id)};
     }
   }
   return {};

@@ -22,10 +22,10 @@ std::uint64_t top_p_target(float top_p, std::uint64_t total) noexcept {
   return std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::ceil(wanted)));
 }
 
-std::uint64_t KeptTokens::fixed_point_sum(int bits, float least) const noexcept {
+std::uint64_t KeptTokens::fixed_point_sum(int bits, float min) const noexcept {
   std::uint64_t sum = 0;
   for (const Candidate& candidate : tokens_) {
-    sum += candidate.mass >= least ? fixed_point_mass(candidate.mass, bits) : 0;
+    sum += candidate.mass >= min ? fixed_point_mass(candidate.mass, bits) : 0;
   }
   return sum;
 }
@@ -40,8 +40,8 @@ void KeptTokens::keep_top_k(std::int32_t k) {
   }
   const auto kth = logits_.begin() + (k - 1);
   std::nth_element(logits_.begin(), kth, logits_.end(), std::greater<>());
-  const double least = *kth;
-  std::erase_if(tokens_, [&](const Candidate& candidate) { return candidate.logit < least; });
+  const double min = *kth;
+  std::erase_if(tokens_, [&](const Candidate& candidate) { return candidate.logit < min; });
 }
 
 // Divides the undecided tokens at their median logit until the threshold is found. Each division
@@ -93,13 +93,13 @@ void KeptTokens::keep_top_p(std::uint64_t wanted, int bits) {
     }
     range = histogram_.bucket_reaching(wanted).range;
   }
-  const float least = rounding_margin_below(range.least);
-  const float most = rounding_margin_above(range.most);
+  const float min = rounding_margin_below(range.min);
+  const float max = rounding_margin_above(range.max);
   undecided_.clear();
   for (const Candidate& one : tokens_) {
-    if (one.mass > most) {
+    if (one.mass > max) {
       wanted -= fixed_point_mass(one.mass, bits);
-    } else if (one.mass >= least) {
+    } else if (one.mass >= min) {
       undecided_.push_back(one);
     }
   }

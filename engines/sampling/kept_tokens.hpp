@@ -45,8 +45,8 @@ public:
   void clear() noexcept { tokens_.clear(); }
   void add(const Candidate& candidate) { tokens_.push_back(candidate); }
   [[nodiscard]] std::span<const Candidate> tokens() const noexcept { return tokens_; }
-  /// Returns the sum of `fixed_point_mass` over the candidates whose mass is at least `least`.
-  [[nodiscard]] std::uint64_t fixed_point_sum(int bits, float least) const noexcept;
+  /// Returns the sum of `fixed_point_mass` over the candidates whose mass is at least `min`.
+  [[nodiscard]] std::uint64_t fixed_point_sum(int bits, float min) const noexcept;
 
   /// Keeps the `k` largest logits and those that tie with the k-th. Requires k > 0.
   void keep_top_k(std::int32_t k);
@@ -71,7 +71,7 @@ private:
     std::size_t end = 0;
     double sum = 0.0;
   };
-  // The least logit that is kept, and how many tokens with that logit.
+  // The smallest logit that is kept, and how many tokens with that logit.
   struct Threshold {
     double logit = 0.0;
     std::uint64_t ties = 0;

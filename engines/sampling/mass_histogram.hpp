@@ -9,10 +9,10 @@
 
 namespace tidemill::engines {
 
-/// Masses from `least` to `most`.
+/// Masses from `min` to `max`.
 struct MassRange {
-  float least = 0.0F;
-  float most = std::numeric_limits<float>::infinity();
+  float min = 0.0F;
+  float max = std::numeric_limits<float>::infinity();
 };
 
 /// Returns a bound slightly below `mass` that allows for rounding: if a token has at least `mass`,

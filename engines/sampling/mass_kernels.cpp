@@ -45,27 +45,27 @@ double sum(const float* masses, std::size_t count) {
   return total;
 }
 
-std::uint64_t fixed_point_sum(const float* masses, std::size_t count, int bits, float least) {
+std::uint64_t fixed_point_sum(const float* masses, std::size_t count, int bits, float min) {
   std::uint64_t total = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    total += masses[i] >= least ? fixed_point_mass(masses[i], bits) : 0;
+    total += masses[i] >= min ? fixed_point_mass(masses[i], bits) : 0;
   }
   return total;
 }
 
-std::size_t find(const float* masses, std::size_t count, float least, float most,
+std::size_t find(const float* masses, std::size_t count, float min, float max,
                  std::int32_t* found) {
   std::size_t size = 0;
   for (std::size_t i = 0; i < count; ++i) {
     found[size] = static_cast<std::int32_t>(i);
-    size += masses[i] >= least && masses[i] <= most ? 1 : 0;
+    size += masses[i] >= min && masses[i] <= max ? 1 : 0;
   }
   return size;
 }
 
-void drop_below(float* masses, std::size_t count, float least) {
+void drop_below(float* masses, std::size_t count, float min) {
   for (std::size_t i = 0; i < count; ++i) {
-    masses[i] = masses[i] < least ? 0.0F : masses[i];
+    masses[i] = masses[i] < min ? 0.0F : masses[i];
   }
 }
 

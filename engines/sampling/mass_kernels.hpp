@@ -50,15 +50,15 @@ struct MassKernels {
   /// Returns the sum of the masses. With n = `kMassLanes`, lane j adds the masses at j, j + n
   /// and so on. The lanes are then added in order, and then the masses after the last n.
   double (*sum)(const float* masses, std::size_t count) = nullptr;
-  /// Returns the sum of `fixed_point_mass` of the masses that are at least `least`.
+  /// Returns the sum of `fixed_point_mass` of the masses that are at least `min`.
   std::uint64_t (*fixed_point_sum)(const float* masses, std::size_t count, int bits,
-                                   float least) = nullptr;
-  /// Writes the indices of the masses from `least` to `most` to `found` (count), in ascending
+                                   float min) = nullptr;
+  /// Writes the indices of the masses from `min` to `max` to `found` (count), in ascending
   /// order, and returns how many there are.
-  std::size_t (*find)(const float* masses, std::size_t count, float least, float most,
+  std::size_t (*find)(const float* masses, std::size_t count, float min, float max,
                       std::int32_t* found) = nullptr;
-  /// Sets the masses that are less than `least` to 0.
-  void (*drop_below)(float* masses, std::size_t count, float least) = nullptr;
+  /// Sets the masses that are less than `min` to 0.
+  void (*drop_below)(float* masses, std::size_t count, float min) = nullptr;
 };
 
 /// Returns the loops that define the results.

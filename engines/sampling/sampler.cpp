@@ -186,7 +186,7 @@ float Sampler::least_top_k_mass(const SamplingOptions& options) {
     histogram_.add(mass, 1);
   }
   const auto wanted = static_cast<std::uint64_t>(options.top_k);
-  return rounding_margin_below(histogram_.bucket_reaching(wanted).range.least);
+  return rounding_margin_below(histogram_.bucket_reaching(wanted).range.min);
 }
 
 // Narrows the range of the threshold to one bucket of the histogram.
@@ -210,16 +210,16 @@ void Sampler::narrow(std::uint64_t wanted, double share, Threshold& threshold) {
     return histogram_.bucket_reaching(std::max<std::uint64_t>(1, static_cast<std::uint64_t>(sum)))
         .range;
   };
-  const float least = estimated(share + error).least;
-  if (least > range.least && row_.sum_at_least(least, bits) >= wanted) {
-    range.least = least;
+  const float min = estimated(share + error).min;
+  if (min > range.min && row_.sum_at_least(min, bits) >= wanted) {
+    range.min = min;
   }
-  const float most = estimated(share - error).most;
-  if (most < range.most && most >= range.least) {
-    const std::uint64_t above = row_.sum_at_least(std::nextafter(most, 2.0F), bits);
+  const float max = estimated(share - error).max;
+  if (max < range.max && max >= range.min) {
+    const std::uint64_t above = row_.sum_at_least(std::nextafter(max, 2.0F), bits);
     if (above < wanted) {
       threshold.above = above;
-      range.most = most;
+      range.max = max;
     }
   }
   histogram_.clear();
@@ -229,34 +229,34 @@ void Sampler::narrow(std::uint64_t wanted, double share, Threshold& threshold) {
   });
   const MassHistogram::Bucket bucket = histogram_.bucket_reaching(wanted - threshold.above);
   threshold.above += bucket.above;
-  range.least = std::max(range.least, bucket.range.least);
-  range.most = std::min(range.most, bucket.range.most);
+  range.min = std::max(range.min, bucket.range.min);
+  range.max = std::min(range.max, bucket.range.max);
 }
 
 // Sets the masses of the tokens to 0 that top-p and min-p do not keep. Tokens that top-p keeps have
 // a mass above 0, since the threshold has a fixed-point mass above 0.
 void Sampler::drop_tokens(std::uint64_t wanted, const Threshold& threshold, float min_p) {
   const int bits = fixed_point_bits(row_.size());
-  const MassRange undecided{rounding_margin_below(threshold.range.least),
-                            rounding_margin_above(threshold.range.most)};
+  const MassRange undecided{rounding_margin_below(threshold.range.min),
+                            rounding_margin_above(threshold.range.max)};
   collect(undecided, row_.size());
   std::uint64_t above = threshold.above;  // of the masses above `undecided`
   for (const Candidate& one : kept_.tokens()) {
     row_.at(static_cast<std::size_t>(one.token)) = 0.0F;
-    above -= one.mass > threshold.range.most ? fixed_point_mass(one.mass, bits) : 0;
+    above -= one.mass > threshold.range.max ? fixed_point_mass(one.mass, bits) : 0;
   }
   kept_.keep_top_p(wanted - above, bits);
   for (const Candidate& one : kept_.tokens()) {
     row_.at(static_cast<std::size_t>(one.token)) = one.mass;
   }
-  drop_below(std::max(undecided.least, min_p));
+  drop_below(std::max(undecided.min, min_p));
 }
 
-// Sets the masses that are less than `least` to 0 and adds those that are left.
-void Sampler::drop_below(float least) {
+// Sets the masses that are less than `min` to 0 and adds those that are left.
+void Sampler::drop_below(float min) {
   loop_(row_.num_blocks(), [&](std::size_t begin, std::size_t end) {
     for (std::size_t b = begin; b < end; ++b) {
-      block_sums_[b] = row_.drop_below(b, least);
+      block_sums_[b] = row_.drop_below(b, min);
     }
   });
 }
@@ -273,11 +273,11 @@ Sampler::Kept Sampler::filter_top_p(const SamplingOptions& options) {
   // Few tokens of most distributions have more than the first bound. Each bound is a sixteenth of
   // the one before, until it is less than half of the smallest fixed-point mass.
   for (int exponent = -6; exponent > -60; exponent -= 4) {
-    const float least = std::ldexp(1.0F, exponent);
-    if (!collect({rounding_margin_below(least)}, row_.size() / kManyTokens)) {
+    const float min = std::ldexp(1.0F, exponent);
+    if (!collect({rounding_margin_below(min)}, row_.size() / kManyTokens)) {
       break;
     }
-    const std::uint64_t sum = kept_.fixed_point_sum(bits, least);
+    const std::uint64_t sum = kept_.fixed_point_sum(bits, min);
     if (sum >= wanted) {
       kept_.keep_top_p(wanted, bits);
       if (options.min_p > 0.0F) {
@@ -285,7 +285,7 @@ Sampler::Kept Sampler::filter_top_p(const SamplingOptions& options) {
       }
       return Kept::kListed;
     }
-    threshold = {{0.0F, std::nextafter(least, 0.0F)}, sum};
+    threshold = {{0.0F, std::nextafter(min, 0.0F)}, sum};
   }
   narrow(wanted, options.top_p, threshold);
   drop_tokens(wanted, threshold, options.min_p);

@@ -108,7 +108,7 @@ private:
   bool collect(const MassRange& range, std::size_t limit);
   void narrow(std::uint64_t wanted, double share, Threshold& threshold);
   void drop_tokens(std::uint64_t wanted, const Threshold& threshold, float min_p);
-  void drop_below(float least);
+  void drop_below(float min);
   [[nodiscard]] float least_top_k_mass(const SamplingOptions& options);
 
   const MassKernels* kernels_;

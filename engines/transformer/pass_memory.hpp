@@ -31,12 +31,14 @@ private:
 ///
 /// Until memory is reserved, it lends nothing and only counts, so that the same code divides the
 /// memory and computes how much is needed. Matrices without lent memory allocate their own.
+/// Threads: one call at a time.
 class PassMemory {
 public:
   /// `memory` must outlive the object.
   explicit PassMemory(DeviceMemory& memory) noexcept : memory_(&memory) {}
 
   /// Frees the reserved memory, which no matrix may still use, and reserves `bytes` bytes instead.
+  /// Does not change `position()`: call `rewind` before the next `lend`.
   /// Errors: those of `DeviceMemory::allocate`; after an error nothing is reserved.
   [[nodiscard]] Status reserve(std::int64_t bytes) {
     block_ = {};
@@ -57,7 +59,8 @@ public:
 
   /// Returns the number of bytes that were lent or counted since the start.
   [[nodiscard]] std::int64_t position() const noexcept { return next_; }
-  /// Goes back to an earlier position. What was lent after it is no longer needed.
+  /// Goes back to an earlier position. Matrices that were lent memory after it must not be used
+  /// until they are lent memory again.
   void rewind(std::int64_t position = 0) noexcept { next_ = position; }
   /// Returns the size of the reserved memory. Units: bytes.
   [[nodiscard]] std::int64_t size_bytes() const noexcept { return block_.size_bytes(); }

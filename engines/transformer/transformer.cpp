@@ -92,7 +92,7 @@ std::vector<Transformer::PassRows> Transformer::largest_passes(const ModelConfig
   for (const std::int64_t group : {limits.layer_rows, own_logits, own_hidden}) {
     const std::int64_t rows = std::clamp<std::int64_t>(group, 0, limits.layer_rows);
     // A smaller group than the least is a pass of its own.
-    passes.push_back({rows < limits.least_layer_rows ? rows : limits.rows, rows});
+    passes.push_back({rows < limits.min_layer_rows ? rows : limits.rows, rows});
   }
   return passes;
 }

@@ -144,9 +144,9 @@ struct PassLimits {
   std::int64_t sequence_rows = 0;  // of the gradients of keys and values of one group
   std::int64_t prefix_rows = 0;    // of all prefixes of a batch
   std::int64_t chunk_rows = 0;     // that go through the head together
-  /// The least number of rows that go through a layer together, unless a batch has fewer. At most
+  /// The minimum number of rows that go through a layer together, unless a batch has fewer. At most
   /// `layer_rows`, which is for the longest sequence.
-  std::int64_t least_layer_rows = 0;
+  std::int64_t min_layer_rows = 0;
 };
 
 /// Runs one model architecture on one device. Weights are passed to each call, so one object with
@@ -231,9 +231,9 @@ public:
   [[nodiscard]] std::unique_ptr<UnitSequence> start_token_logprobs_backward(
       const HeadInput& input, const TokenGradients& upstream, Matrix dhidden, Gradients& gradients);
 
-  /// Does the work of the two functions above, but computes the logits once: for each chunk of rows,
-  /// computes the log-probabilities, has the loss set its gradients, and propagates them. One unit
-  /// is a part of a product over a chunk of rows, or the loss of a chunk.
+  /// Does the work of the two functions above, but computes the logits once: for each chunk of
+  /// rows, computes the log-probabilities, has the loss set its gradients, and propagates them. One
+  /// unit is a part of a product over a chunk of rows, or the loss of a chunk.
   [[nodiscard]] std::unique_ptr<UnitSequence> start_token_loss(const HeadInput& input,
                                                                TokenLossValues values,
                                                                Matrix dhidden,

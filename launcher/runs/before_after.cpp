@@ -9,14 +9,14 @@
 
 #include "base/json/json.hpp"
 #include "launcher/terminal.hpp"
-#include "workflows/rl/grading.hpp"
+#include "workflows/rl/evaluation.hpp"
 
 namespace tidemill::launcher {
 namespace {
 
-using workflows::GradedResponse;
-using workflows::Grades;
+using workflows::ModelScores;
 using workflows::RlOptions;
+using workflows::ScoredResponse;
 
 constexpr std::size_t kRowsShown = 5;
 constexpr std::size_t kCellColumns = 24;
@@ -60,25 +60,26 @@ std::string three_decimals(double value) {
 }
 
 // Returns the indices of the responses to show: those of prompts at regular intervals.
-std::vector<std::size_t> shown_indices(const Grades& grades) {
-  const std::size_t prompts = grades.responses.size() / grades.samples;
+std::vector<std::size_t> shown_indices(const ModelScores& scores) {
+  const std::size_t prompts = scores.responses.size() / scores.samples;
   std::vector<std::size_t> indices;
   for (std::size_t i = 0; i < std::min(kRowsShown, prompts); ++i) {
-    indices.push_back((2 * i + 1) * prompts / (2 * std::min(kRowsShown, prompts)) * grades.samples);
+    indices.push_back((2 * i + 1) * prompts / (2 * std::min(kRowsShown, prompts)) * scores.samples);
   }
   return indices;
 }
 
-void print_table(const std::optional<Grades>& before, const Grades& after, std::ostream& out) {
+void print_table(const std::optional<ModelScores>& before, const ModelScores& after,
+                 std::ostream& out) {
   const Letters letters = detect_terminal(out).letters;
   const auto column = [letters](const std::string& text) { return cell(text, letters); };
-  const auto line = [&out, &after](const char* name, const Grades& grades) {
-    out << name << three_decimals(grades.mean_at_k);
+  const auto line = [&out, &after](const char* name, const ModelScores& scores) {
+    out << name << three_decimals(scores.mean_at_k);
     if (after.samples > 1) {
-      out << "   pass@" << after.samples << " " << three_decimals(grades.pass_at_k);
+      out << "   pass@" << after.samples << " " << three_decimals(scores.pass_at_k);
     }
-    if (grades.failed > 0) {
-      out << "   (" << grades.failed << " responses not scored)";
+    if (scores.failed > 0) {
+      out << "   (" << scores.failed << " responses not scored)";
     }
     out << '\n';
   };
@@ -91,27 +92,28 @@ void print_table(const std::optional<Grades>& before, const Grades& after, std::
       << column("prompt") << (before ? column("response before") : "") << column("response after")
       << "reference\n";
   for (const std::size_t index : shown_indices(after)) {
-    const GradedResponse& graded = after.responses[index];
-    out << column(last_user_message(graded.prompt))
-        << (before ? column(before->responses[index].response) : "") << column(graded.response)
-        << shown_text(graded.reference_answer, letters) << '\n';
+    const ScoredResponse& scored = after.responses[index];
+    out << column(last_user_message(scored.prompt))
+        << (before ? column(before->responses[index].response) : "") << column(scored.response)
+        << shown_text(scored.reference_answer, letters) << '\n';
   }
   out << '\n';
 }
 
-void print_json(const std::optional<Grades>& before, const Grades& after, std::ostream& out) {
+void print_json(const std::optional<ModelScores>& before, const ModelScores& after,
+                std::ostream& out) {
   Json::Object line{{"kind", "before_and_after"}, {"accuracy_after", after.mean_at_k}};
   if (before.has_value()) {
     line.push_back({"accuracy_before", before->mean_at_k});
   }
   Json::Array responses;
   for (const std::size_t index : shown_indices(after)) {
-    const GradedResponse& graded = after.responses[index];
-    Json::Object shown{{"prompt", graded.prompt}, {"after", graded.response}};
+    const ScoredResponse& scored = after.responses[index];
+    Json::Object shown{{"prompt", scored.prompt}, {"after", scored.response}};
     if (before.has_value()) {
       shown.push_back({"before", before->responses[index].response});
     }
-    shown.push_back({"right", graded.reference_answer});
+    shown.push_back({"right", scored.reference_answer});
     responses.push_back(Json(std::move(shown)));
   }
   line.push_back({"answers", Json(std::move(responses))});
@@ -128,7 +130,7 @@ Status print_before_and_after(const RunContext& context, const std::string& star
   }
   const std::filesystem::path exported = context.directory / "export";
   const workflows::RewardContext rewards{{run.system, run.clock, run.directory}, run.extensions};
-  std::optional<Grades> before;
+  std::optional<ModelScores> before;
   if (rl->model.init == workflows::ModelInit::kFiles) {
     std::optional<std::filesystem::path> adapter;
     if (rl->train.common.adapter.has_value()) {
@@ -136,15 +138,16 @@ Status print_before_and_after(const RunContext& context, const std::string& star
       adapter = given != nullptr ? std::optional<std::filesystem::path>(given->path) : std::nullopt;
     }
     TIDEMILL_ASSIGN_OR_RETURN(
-        before, workflows::grade_model(*rl, {rl->model.path, adapter, started}, rewards));
+        before, workflows::evaluate_model(*rl, {rl->model.path, adapter, started}, rewards));
   }
   const bool trains_adapter = rl->train.common.adapter.has_value();
-  workflows::GradedModel result{exported, std::nullopt, started};
+  workflows::EvaluatedModel result{exported, std::nullopt, started};
   if (trains_adapter) {
     result.model = rl->model.path;
     result.adapter = exported / "adapter";
   }
-  TIDEMILL_ASSIGN_OR_RETURN(const Grades after, workflows::grade_model(*rl, result, rewards));
+  TIDEMILL_ASSIGN_OR_RETURN(const ModelScores after,
+                            workflows::evaluate_model(*rl, result, rewards));
   if (session.form == OutputForm::kJson) {
     print_json(before, after, session.out);
   } else {

@@ -32,11 +32,12 @@ struct LeasedRow {
   std::vector<ColumnValue> columns;
 };
 
-/// A leased row, as a task acks it, gives it back or renews its lease.
+/// A leased row in an ack, a nack or a renewal.
 struct HeldRow {
   Lease lease;
-  /// For an ack: all outputs of the task, and any of its optional outputs. Otherwise: nothing, or
-  /// all progress columns of the task. They replace the progress that the row had.
+  /// For an ack: all outputs of the task, and any of its optional outputs. For a renewal or a nack
+  /// with `Release::kLeft`: nothing, or all progress columns of the task, which replace the
+  /// progress that the row had. For any other nack: nothing.
   std::vector<ColumnValue> columns = {};
   RowFacts facts = {};  // read by an ack only
 };
@@ -57,8 +58,8 @@ struct ReturnedDeliveries {
   friend bool operator==(const ReturnedDeliveries&, const ReturnedDeliveries&) = default;
 };
 
-/// A lease that was refused, and why. The same consumer may have leased the row again since. The
-/// lease tells which of them was refused.
+/// A lease that was refused, and why. The consumer may have leased the row again since, so compare
+/// `lease`.
 struct RefusedRow {
   Lease lease;
   Refusal reason = Refusal::kNotLeased;

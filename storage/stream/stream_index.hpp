@@ -12,16 +12,16 @@
 // becomes ready for a task when all the task's input columns are present. Tasks do not affect each
 // other: a row can be leased for one task while it is ready for another.
 //
-// Leases. `lease` grants ready units (rows, or complete groups) to a consumer until a deadline,
-// which `renew` extends. The consumer finishes with one `complete`, which writes its output columns
-// and acks the rows in one step. If the lease expires, if the consumer nacks the row, or if the
-// consumer is dropped, the row becomes ready again at its old position in the order. Only a nack
-// can say that processing the row failed: after `max_deliveries` such failures the row fails. A
-// delivery that its consumer left, or that was lost with its consumer or with a message, does not
-// count. A lease names the row, the incarnation of the stream, and a generation greater than those
-// of all earlier leases. A completion under an expired or older lease, under a lease of another
-// incarnation, or by another consumer is refused and writes nothing, so a consumer that lost its
-// lease cannot overwrite the work of the next one.
+// Leases. `lease` grants ready lease units (units for short: rows, or complete groups) to a
+// consumer until a deadline, which `renew` extends. The consumer finishes with one `complete`,
+// which writes its output columns and acks the rows in one step. If the lease expires, if the
+// consumer nacks the row, or if the consumer is dropped, the row becomes ready again at its old
+// position in the order. Only a nack can say that processing the row failed: after `max_deliveries`
+// such failures the row fails. A delivery that its consumer left, or that was lost with its
+// consumer or with a message, does not count. A lease names the row, the incarnation of the stream,
+// and a generation greater than those of all earlier leases. A completion under an expired or older
+// lease, under a lease of another incarnation, or by another consumer is refused and writes
+// nothing, so a consumer that lost its lease cannot overwrite the work of the next one.
 //
 // Cells. A cell must follow the rules of its column. Under a valid lease, a completion with a cell
 // that does not, or with columns that the task may not write, is a failed delivery: the row is
@@ -264,9 +264,9 @@ public:
   [[nodiscard]] std::uint64_t num_leased() const noexcept { return leases_.size(); }
   [[nodiscard]] std::uint64_t num_leased(TaskId task) const { return leases_.size(task); }
   [[nodiscard]] std::uint64_t num_ready(TaskId task) const;
-  /// Returns a number that grows whenever a lease for the task that failed may succeed, or may drop
-  /// stale units: when a unit becomes ready or leaves, and when the version changes. While it is
-  /// the same and no lease is due, trying again is useless.
+  /// Returns a number that increases whenever a `lease` call for the task that returned nothing may
+  /// now succeed or drop stale units: when a unit becomes ready or leaves, and when the version
+  /// changes. If it is unchanged and no lease is due, retrying cannot succeed.
   [[nodiscard]] std::uint64_t revision(TaskId task) const;
   [[nodiscard]] std::uint64_t bytes_used() const noexcept { return bytes_used_; }
   /// Returns `bytes_used` plus the bytes reserved for live groups to grow to `group_bytes`.

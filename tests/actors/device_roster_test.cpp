@@ -91,7 +91,7 @@ TEST(DeviceRoster, NothingWaitsForAQuarantinedDevice) {
   roster.end(0);
   EXPECT_TRUE(roster.quarantine(1, "refused"));
   EXPECT_FALSE(roster.quarantine(1, "ended"));
-  EXPECT_EQ(roster.devices()[1].quarantine, "refused");
+  EXPECT_EQ(roster.devices()[1].quarantine_reason, "refused");
   EXPECT_EQ(roster.serving_step(), 1U);
   roster.end(1);  // too late
   EXPECT_EQ(roster.devices()[1].serving_step, 0U);
@@ -105,7 +105,7 @@ TEST(DeviceRoster, WithoutADeviceTheServingStepStays) {
   roster.begin();
   EXPECT_TRUE(roster.quarantine(0, ""));
   EXPECT_EQ(roster.num_serving(), 0U);
-  EXPECT_FALSE(roster.devices()[0].quarantine.empty());
+  EXPECT_FALSE(roster.devices()[0].quarantine_reason.empty());
   EXPECT_EQ(roster.serving_step(), 2U);
   EXPECT_EQ(roster.begin(), Loads{});
 }

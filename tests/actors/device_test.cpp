@@ -29,7 +29,7 @@ using ::testing::HasSubstr;
 
 class NoLoss final : public engines::TokenLoss {
 public:
-  Status evaluate(std::span<const engines::LossRow> /*rows*/,
+  Status evaluate(std::span<const engines::LossSequence> /*rows*/,
                   engines::LossSums& /*sums*/) override {
     return {};
   }

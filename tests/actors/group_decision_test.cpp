@@ -40,7 +40,7 @@ Result<engines::LossSums> evaluate(engines::TokenLoss& loss, const engines::Trai
   const std::vector<float> entropies(size, 0.0F);
   gradient.assign(size, 0.0F);
   std::vector<float> entropy_gradient(size, 0.0F);
-  const engines::LossRow row{&sequence, logprobs, entropies, gradient, entropy_gradient};
+  const engines::LossSequence row{&sequence, logprobs, entropies, gradient, entropy_gradient};
   engines::LossSums sums;
   TIDEMILL_RETURN_IF_ERROR(loss.evaluate({&row, 1}, sums));
   return sums;

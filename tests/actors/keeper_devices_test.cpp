@@ -51,7 +51,7 @@ TEST_F(KeeperDevicesTest, ADeviceThatRefusesWeightsIsQuarantinedAndTheOthersGoOn
   EXPECT_EQ(log_, std::vector<std::string>{
                       "device is quarantined: loading new weights: digest does not match"});
   EXPECT_TRUE(served.ok()) << "nothing waits for the quarantined device";
-  EXPECT_EQ(status().devices.at(0).quarantine, "loading new weights: digest does not match");
+  EXPECT_EQ(status().devices.at(0).quarantine_reason, "loading new weights: digest does not match");
   EXPECT_EQ(status().serving_step, 1U);
   publish(2);
   EXPECT_TRUE(device_->loads.empty()) << "it gets no more versions";
@@ -85,7 +85,7 @@ TEST_F(KeeperDevicesTest, ADeviceThatDoesNotReplyInTimeIsQuarantined) {
   load();
   advance(6min);
   EXPECT_FALSE(exit_->has_value());
-  EXPECT_THAT(status().devices.at(1).quarantine, HasSubstr("deadline"));
+  EXPECT_THAT(status().devices.at(1).quarantine_reason, HasSubstr("deadline"));
   take(hangs->loads).reply({0, 0, 1});  // too late
   drain();
   EXPECT_EQ(status().devices.at(1).serving_step, 0U);

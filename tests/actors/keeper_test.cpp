@@ -198,7 +198,7 @@ TEST_F(KeeperTest, AFixedOrderTakesTheVersionOfARowFromItsBatch) {
 TEST_F(KeeperTest, AFixedOrderRefusesACommitOfOtherBatches) {
   options_.generation_order = actors::GenerationOrder::kFixed;
   options_.step = 3;
-  options_.first_group = 5;  // three batches of two groups have taken six
+  options_.next_group = 5;  // three batches of two groups have taken six
   start();
   ASSERT_TRUE(exit_->has_value());
   EXPECT_EQ((*exit_)->code(), Errc::kInvalidArgument);
@@ -281,7 +281,7 @@ TEST_F(KeeperTest, ARestartedKeeperCountsTheRowsOfItsCommit) {
   options_.max_staleness = 1;
   options_.step = 3;
   options_.incarnation = 2;
-  options_.first_group = 9;
+  options_.next_group = 9;
   options_.finished_rows = 3;
   options_.unfinished_rows = 3;
   start();

@@ -43,8 +43,8 @@ engines::ModelFiles large_model() {
 // A loss whose gradients are all 1.
 class SumLoss final : public engines::TokenLoss {
 public:
-  Status evaluate(std::span<const engines::LossRow> rows, engines::LossSums& sums) override {
-    for (const engines::LossRow& row : rows) {
+  Status evaluate(std::span<const engines::LossSequence> rows, engines::LossSums& sums) override {
+    for (const engines::LossSequence& row : rows) {
       std::ranges::fill(row.dlogprobs, 1.0F);
       sums["loss"] += row.logprobs.back();
     }

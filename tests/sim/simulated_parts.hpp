@@ -163,7 +163,7 @@ private:
 /// A loss that computes nothing. The replayed training engine only hashes its sequences.
 class SimulatedLoss final : public engines::TokenLoss {
 public:
-  Status evaluate(std::span<const engines::LossRow> /*rows*/,
+  Status evaluate(std::span<const engines::LossSequence> /*rows*/,
                   engines::LossSums& /*sums*/) override {
     return {};
   }

@@ -149,7 +149,7 @@ TEST(SettingsMapping, OfTheOptimizer) {
   EXPECT_EQ(optimizer.total_steps, 9);
   EXPECT_EQ(optimizer.adamw.beta1, 0.5);
   EXPECT_EQ(optimizer.adamw.beta2, 0.75);
-  EXPECT_EQ(optimizer.adamw.eps, 0.125);
+  EXPECT_EQ(optimizer.adamw.epsilon, 0.125);
   EXPECT_EQ(optimizer.weight_decay, 0.375);
   EXPECT_EQ(optimizer.weight_decay_exclude, engines::DecayExclude::kNone);
   EXPECT_EQ(optimizer.max_grad_norm, 7.0);

@@ -3,8 +3,9 @@
 // connected.
 //
 // Real, embedded and simulated runs differ only in the engines, ports, files and clocks in their
-// `RlPlan`. Between the roles cross only the messages of stream consumers, of actors that serve,
-// and of devices that join or leave. The supervisor starts and ends the actors of all roles.
+// `RlPlan`. The roles exchange only the messages of `StreamConsumerActor` and `ServingActor`. A
+// program that lets devices join or leave sends the messages of `RosterActor`. The supervisor
+// starts and ends the actors of all roles.
 #pragma once
 
 #include <cstdint>
@@ -22,13 +23,14 @@
 
 namespace tidemill::workflows {
 
-/// The engines and record files of one incarnation, opened at its origin.
+/// The engines and record files of one incarnation, opened at the commit that it starts from
+/// (`RunOrigin`).
 struct RlEngines {
   std::shared_ptr<void> runtime;  // keeps the engines alive
   TrainingEngines training;
   std::vector<ServingEngines> serving_devices;  // of devices that only serve
-  /// What the owner starts from, until it takes it. `spawn_rl_run` fills in the rows of the commit
-  /// and the device.
+  /// The owner's initial state, moved out when the owner starts. `spawn_rl_run` sets `restored` and
+  /// `device`.
   OwnerState owner;
 };
 
@@ -47,8 +49,8 @@ struct RlHooks {
   /// make and spawn workers. For simulation.
   std::function<void(actors::RunParts&)> on_spawn;
   /// Called with the roster of every incarnation, which devices that only serve may join and leave.
-  /// Such a device belongs to its caller: it is no part of the core, and if it ends, the run goes
-  /// on with the other devices.
+  /// A device that joins is owned by the program that started it, not by the run. If it ends, the
+  /// run goes on with the other devices or, if none of them serves, starts again.
   std::function<void(const actors::RosterActor&)> on_roster;
   std::uint32_t first_incarnation = 0;
   std::uint32_t max_restarts = 3;

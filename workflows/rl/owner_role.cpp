@@ -24,7 +24,7 @@ KeeperOptions keeper_options(const OwnerRoleOptions& owner, const engines::Snaps
       owner.trainer.fixed_batches ? GenerationOrder::kFixed : GenerationOrder::kFree;
   options.incarnation = weights.version.incarnation;
   options.step = weights.version.step;
-  options.first_group = rows.next_group;
+  options.next_group = rows.next_group;
   options.finished_rows = rows.finished_rows;
   options.unfinished_rows = rows.unfinished_rows;
   return options;

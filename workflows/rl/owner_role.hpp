@@ -30,16 +30,16 @@ namespace tidemill::workflows {
 
 /// Options of the role.
 struct OwnerRoleOptions {
-  std::int64_t max_concurrent_rows = 1;
+  std::int64_t max_concurrent_rows = 1;  // the maximum number in flight
   actors::SampleStreamOptions stream;
   actors::TrainerOptions trainer;
-  std::shared_ptr<actors::PromptReader> reader;
-  std::shared_ptr<actors::CommitStore> commits;
-  actors::DecideGroup decide;
-  actors::DecodeText decode;
-  std::vector<std::string> reward_parts;  // names of the parts of a weighted sum
-  actors::RecordObserver observer;
-  actors::StreamInspector inspector;  // for simulation; may be empty
+  std::shared_ptr<actors::PromptReader> reader;  // reads the training prompts
+  std::shared_ptr<actors::CommitStore> commits;  // where the trainer saves commits
+  actors::DecideGroup decide;                    // computes advantages or filters a group
+  actors::DecodeText decode;                     // turns the ids of a response into text
+  std::vector<std::string> reward_parts;         // names of the parts of a weighted sum
+  actors::RecordObserver observer;               // gets every record of the recorder; may be empty
+  actors::StreamInspector inspector;             // for simulation; may be empty
   /// Called with one line for each failure that the run handled. May be called from any thread.
   std::function<void(const std::string&)> log;
   /// Template of the evaluator, without its handle, engine and port. If absent, the run evaluates
@@ -53,7 +53,8 @@ struct OwnerRoleOptions {
 
   // Ports. They must outlive the run.
   actors::WorkPort* device_port = nullptr;  // of the device that trains
-  actors::WorkPort* io_port = nullptr;      // reads data, writes records, prepares starts
+  /// Reads data, writes records and opens the engines for each start.
+  actors::WorkPort* io_port = nullptr;
   actors::WorkPort* commit_port = nullptr;  // writes commits, which take too long for `io_port`
   actors::WorkPort* eval_port = nullptr;
 };
@@ -76,7 +77,7 @@ struct OwnerState {
   TrainingDevice device;
   /// The weights that all devices hold. Their version carries the incarnation.
   engines::Snapshot weights;
-  /// The record files, truncated to the marks of the origin.
+  /// The record files, truncated to the marks of the commit that the incarnation starts from.
   std::shared_ptr<actors::RecordFiles> records;
   /// The rows of the commit; null for a new run.
   std::shared_ptr<const actors::RestoredStream> restored;

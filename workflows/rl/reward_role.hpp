@@ -30,7 +30,8 @@ struct RewardRoleOptions {
   actors::DecodeText decode;
   /// Takes one line for each failure that the workers handled. Called from any thread.
   std::function<void(const std::string&)> log;
-  /// The ports of the workers, which take them in turn. They outlive the run.
+  /// The ports of the workers; not empty. Worker i uses port i modulo the number of ports. They
+  /// outlive the run.
   std::vector<actors::WorkPort*> ports;
 };
 

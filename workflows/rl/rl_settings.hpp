@@ -79,7 +79,8 @@ namespace tidemill::workflows {
                                             std::uint64_t num_rows);
 
 /// Reads all prompts of `data.eval`, in the order of the files. Logs how many are too long.
-/// Errors: messages that name file and line.
+/// Errors: those of `open_data_set`; `kInvalidArgument` naming file and line if a prompt cannot be
+/// used, or if every prompt is too long.
 [[nodiscard]] Result<actors::AllPrompts> read_eval_prompts(
     const RlOptions& options, const actors::TextCodec& codec, const engines::ModelConfig& config,
     const std::function<void(const std::string&)>& log);

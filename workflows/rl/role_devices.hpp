@@ -20,14 +20,14 @@ struct ServingEngines {
   actors::OpenAdapter open_adapter;
 };
 
-/// The devices with which a role serves others. Other roles get no other handles of them.
+/// The devices that a role offers to other roles, which see them only as `ServingActor`.
 struct ServingDevices {
   std::vector<actors::ServingDevice> devices;
   std::vector<actors::CorePart> core;  // the same devices, for the supervisor
 };
 
-/// Returns what a device needs that serves with `engines`, by work at `port`. `runtime` keeps the
-/// engines alive.
+/// Returns the dependencies of a device that serves with `engines` and runs its work at `port`.
+/// `runtime` keeps the engines alive.
 [[nodiscard]] actors::DeviceDeps serving_deps(const ServingEngines& engines,
                                               std::shared_ptr<void> runtime,
                                               actors::WorkPort* port);

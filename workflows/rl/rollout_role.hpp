@@ -32,9 +32,9 @@ struct RolloutConnections {
   actors::ServingActor serving;
 };
 
-/// Starts a device for each of `engines`; they are named "device-1" and so on. `runtime` keeps the
-/// engines alive. The devices need no connection, so they start before the owner, which has
-/// them load versions.
+/// Starts a device for each of `engines`. The devices are named "device-1", "device-2" and so on.
+/// `runtime` keeps the engines alive. The devices need no connection, so they start before the
+/// owner, which has them load versions.
 [[nodiscard]] ServingDevices start_serving_devices(caf::actor_system& system,
                                                    const RolloutRoleOptions& options,
                                                    const std::vector<ServingEngines>& engines,

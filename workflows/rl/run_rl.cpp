@@ -12,9 +12,9 @@
 #include "workflows/process_limits.hpp"
 #include "workflows/rewards.hpp"
 #include "workflows/rl/composition.hpp"
+#include "workflows/rl/reward_signal.hpp"
 #include "workflows/rl/rl_load.hpp"
 #include "workflows/rl/rl_settings.hpp"
-#include "workflows/rl/signal_watch.hpp"
 
 namespace tidemill::workflows {
 namespace {
@@ -243,7 +243,7 @@ OwnerRoleOptions owner_role(const RlOptions& options, const RunEnvironment& run,
   role.decide = actors::make_group_decision(algorithm);
   role.decode = [codec = *opened.codec](const auto& ids) { return codec.decode(ids); };
   role.reward_parts = part_names(options.reward);
-  role.observer = watch_signal(
+  role.observer = warn_without_signal(
       [rows = opened.rows, observer = run.observer](const actors::StepRecord& record) {
         rows->note(record);
         if (observer) {

@@ -11,8 +11,9 @@ namespace tidemill::workflows {
 /// Carries out a reinforcement-learning run, from its last commit if it has one.
 ///
 /// Blocks until the run has ended. `run.directory`/export then holds the trained model.
-/// Errors: one line that names the file, key or row that cannot be used, or says why the run
-/// failed.
+/// Errors: those of `open_trained_model`, `plan_memory`, `check_total_steps`, `make_rewards` and
+/// `export_weights`; `kUnavailable` if none of the run's samples could be scored; the failure of
+/// the run.
 [[nodiscard]] Result<actors::RunSummary> run_rl(const RlOptions& options,
                                                 const RunEnvironment& run);
 
@@ -22,8 +23,8 @@ namespace tidemill::workflows {
                                                 std::uint64_t num_prompts);
 
 /// Plans the memory of a run of these options on `model`. Reads all of the run's data.
-/// Errors: those of the data; `kInvalidArgument` naming the longest prompt or a key if the run does
-/// not fit.
+/// Errors: those of `TextCodec::load` and `open_data_set`; `kInvalidArgument` naming file and line
+/// of a row that cannot be used, or naming the longest prompt or a key if the run does not fit.
 [[nodiscard]] Result<RunPlans> plan_memory(const RlOptions& options, const TrainedModel& model,
                                            const DataReading& how);
 

@@ -30,12 +30,13 @@ public:
   std::string_view name() const noexcept override { return "cpu"; }
   BackendTraits traits() const noexcept override { return {}; }
 
-  Result<std::unique_ptr<Ops>> open(Workers& workers, const DeviceSize& size) const override {
+  Result<std::unique_ptr<Ops>> open(Workers& workers,
+                                    const DeviceMemoryLimits& limits) const override {
     TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<host::Ops> ops, make_cpu_host_ops(workers));
-    return host::make_backend(std::move(ops), size);
+    return host::make_backend(std::move(ops), limits);
   }
 
-  std::int64_t weight_bytes(const PreparedWeights& weights) const override {
+  std::int64_t weight_bytes(const WeightSizes& weights) const override {
     cpu::WeightSets sets;
     for (const WeightSize& weight : weights.permanent) {
       sets.add(bytes_of(weight));

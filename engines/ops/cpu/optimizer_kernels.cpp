@@ -19,7 +19,7 @@ void adamw(const AdamWFactors<float>& factors, const AdamWTensor<float>& tensor)
   const Vec rest2 = broadcast(factors.rest2);
   const Vec rate = broadcast(factors.rate);
   const Vec root2 = broadcast(factors.root2);
-  const Vec eps = broadcast(factors.eps);
+  const Vec epsilon = broadcast(factors.epsilon);
   float* const weights = tensor.weights.data();
   float* const first = tensor.first_moment.data();
   float* const second = tensor.second_moment.data();
@@ -31,7 +31,7 @@ void adamw(const AdamWFactors<float>& factors, const AdamWTensor<float>& tensor)
     const Vec v = beta2 * load_some(second + i, count) + rest2 * g * g;
     store_some(first + i, m, count);
     store_some(second + i, v, count);
-    const Vec step = rate * (m / (square_root(v) / root2 + eps));
+    const Vec step = rate * (m / (square_root(v) / root2 + epsilon));
     store_some(weights + i, load_some(weights + i, count) * keep - step, count);
   }
 }

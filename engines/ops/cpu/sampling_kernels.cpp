@@ -192,8 +192,8 @@ struct FixedPointSums {
 }
 
 [[gnu::flatten]] std::uint64_t sum_of_some(const float* masses, std::int64_t size, double scale,
-                                           float least) {
-  const Vec bound = broadcast(least);
+                                           float min) {
+  const Vec bound = broadcast(min);
   FixedPointSums sums;
   const auto add = [&](const Vec& some, std::uint32_t valid) {
     const Mask below = some < bound;
@@ -214,17 +214,17 @@ struct FixedPointSums {
   return sums.total();
 }
 
-std::uint64_t fixed_point_sum(const float* masses, std::size_t count, int bits, float least) {
+std::uint64_t fixed_point_sum(const float* masses, std::size_t count, int bits, float min) {
   const auto size = static_cast<std::int64_t>(count);
   const double scale = static_cast<double>(std::uint64_t{1} << static_cast<std::uint32_t>(bits));
-  return least > 0.0F ? sum_of_some(masses, size, scale, least) : sum_of_all(masses, size, scale);
+  return min > 0.0F ? sum_of_some(masses, size, scale, min) : sum_of_all(masses, size, scale);
 }
 
-[[gnu::flatten]] std::size_t find(const float* masses, std::size_t count, float least, float most,
+[[gnu::flatten]] std::size_t find(const float* masses, std::size_t count, float min, float max,
                                   std::int32_t* found) {
   const auto size = static_cast<std::int64_t>(count);
-  const Vec low = broadcast(least);
-  const Vec high = broadcast(most);
+  const Vec low = broadcast(min);
+  const Vec high = broadcast(max);
   std::size_t number = 0;
   const auto add = [&](const Vec& some, std::uint32_t valid, std::int64_t first) {
     std::uint32_t lanes = ~lane_bits((some < low) | (high < some)) & valid;
@@ -242,9 +242,9 @@ std::uint64_t fixed_point_sum(const float* masses, std::size_t count, int bits, 
   return number;
 }
 
-[[gnu::flatten]] void drop_below(float* masses, std::size_t count, float least) {
+[[gnu::flatten]] void drop_below(float* masses, std::size_t count, float min) {
   const auto size = static_cast<std::int64_t>(count);
-  const Vec bound = broadcast(least);
+  const Vec bound = broadcast(min);
   const auto dropped = [&](const Vec& some) { return select(some < bound, broadcast(0.0F), some); };
   std::int64_t j = 0;
   for (; j + kLanes <= size; j += kLanes) {

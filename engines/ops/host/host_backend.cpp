@@ -639,8 +639,8 @@ std::unique_ptr<engines::Ops> make_backend(std::unique_ptr<Ops> ops,
 }
 
 Result<std::unique_ptr<engines::Ops>> make_backend(std::unique_ptr<Ops> ops,
-                                                   const DeviceSize& size) {
-  TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<MappedMemory> memory, MappedMemory::create(size));
+                                                   const DeviceMemoryLimits& limits) {
+  TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<MappedMemory> memory, MappedMemory::create(limits));
   return make_backend(std::move(ops), std::move(memory), Execution::kImmediate);
 }
 

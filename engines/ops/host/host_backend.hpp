@@ -24,7 +24,7 @@ enum class Execution : std::uint8_t {
 /// Returns a backend that runs `ops` at once, on an arena of that size.
 /// Errors: `kResourceExhausted` if the system refuses the memory.
 [[nodiscard]] Result<std::unique_ptr<engines::Ops>> make_backend(std::unique_ptr<Ops> ops,
-                                                                 const DeviceSize& size);
+                                                                 const DeviceMemoryLimits& limits);
 /// Returns a backend that runs `ops` at once, on an arena that grows.
 [[nodiscard]] std::unique_ptr<engines::Ops> make_backend(std::unique_ptr<Ops> ops);
 

@@ -119,11 +119,11 @@ void HostMemory::release(DeviceAddress address, std::int64_t bytes) noexcept {
   ranges_.free(static_cast<std::int64_t>(DeviceAccess::to_number(address)), range_bytes(bytes));
 }
 
-Result<std::unique_ptr<MappedMemory>> MappedMemory::create(const DeviceSize& size) {
-  std::unique_ptr<MappedMemory> memory(new MappedMemory(size.limit));
-  if (size.reserved > 0 && !memory->grow(size.reserved)) {
+Result<std::unique_ptr<MappedMemory>> MappedMemory::create(const DeviceMemoryLimits& limits) {
+  std::unique_ptr<MappedMemory> memory(new MappedMemory(limits.limit));
+  if (limits.reserved > 0 && !memory->grow(limits.reserved)) {
     return Status(Errc::kResourceExhausted, "device memory: the system refuses to reserve " +
-                                                std::to_string(size.reserved) + " bytes");
+                                                std::to_string(limits.reserved) + " bytes");
   }
   return memory;
 }

@@ -68,9 +68,10 @@ class MappedMemory final : public HostMemory {
 public:
   /// Memory that maps what it needs block by block.
   MappedMemory() noexcept : HostMemory(0) {}
-  /// Maps `size.reserved` bytes at once, and more only if blocks exceed them.
+  /// Maps `limits.reserved` bytes at once, and more only if blocks exceed them.
   /// Errors: `kResourceExhausted` if the system refuses them.
-  [[nodiscard]] static Result<std::unique_ptr<MappedMemory>> create(const DeviceSize& size);
+  [[nodiscard]] static Result<std::unique_ptr<MappedMemory>> create(
+      const DeviceMemoryLimits& limits);
   ~MappedMemory() override;
   MappedMemory(const MappedMemory&) = delete;
   MappedMemory& operator=(const MappedMemory&) = delete;

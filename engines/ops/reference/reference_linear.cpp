@@ -183,10 +183,11 @@ class ReferenceBackend final : public BackendFactory {
 public:
   std::string_view name() const noexcept override { return "reference"; }
   BackendTraits traits() const noexcept override { return {}; }
-  Result<std::unique_ptr<Ops>> open(Workers& /*workers*/, const DeviceSize& size) const override {
-    return host::make_backend(make_reference_host_ops(), size);
+  Result<std::unique_ptr<Ops>> open(Workers& /*workers*/,
+                                    const DeviceMemoryLimits& limits) const override {
+    return host::make_backend(make_reference_host_ops(), limits);
   }
-  std::int64_t weight_bytes(const PreparedWeights& weights) const override {
+  std::int64_t weight_bytes(const WeightSizes& weights) const override {
     return (floats_in(weights.permanent) + weights.live_sets * floats_in(weights.replaced)) *
            std::int64_t{sizeof(float)};
   }

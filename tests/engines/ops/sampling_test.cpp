@@ -66,24 +66,24 @@ TEST_P(SamplingLoops, HaveTheBitsOfThePortableOnes) {
         ASSERT_EQ(masses, expected) << top << ' ' << temperature;
         ASSERT_EQ(bits_of(own.sum(masses.data(), size)),
                   bits_of(portable.sum(masses.data(), size)));
-        for (const float least : {0.0F, 1e-30F, 0.3F, 1.0F}) {
+        for (const float min : {0.0F, 1e-30F, 0.3F, 1.0F}) {
           for (const int bits : {51, 44, 20}) {
-            ASSERT_EQ(own.fixed_point_sum(masses.data(), size, bits, least),
-                      portable.fixed_point_sum(masses.data(), size, bits, least));
+            ASSERT_EQ(own.fixed_point_sum(masses.data(), size, bits, min),
+                      portable.fixed_point_sum(masses.data(), size, bits, min));
           }
-          for (const float most : {0.0F, 0.5F, 1.0F, kInfinite}) {
+          for (const float max : {0.0F, 0.5F, 1.0F, kInfinite}) {
             std::vector<std::int32_t> found(size);
             std::vector<std::int32_t> wanted(size);
-            found.resize(own.find(masses.data(), size, least, most, found.data()));
-            wanted.resize(portable.find(masses.data(), size, least, most, wanted.data()));
+            found.resize(own.find(masses.data(), size, min, max, found.data()));
+            wanted.resize(portable.find(masses.data(), size, min, max, wanted.data()));
             ASSERT_EQ(found, wanted);
           }
           Floats left = masses;
           left.push_back(-1.0F);
-          own.drop_below(left.data(), size, least);
+          own.drop_below(left.data(), size, min);
           ASSERT_EQ(left.back(), -1.0F);
           left.pop_back();
-          portable.drop_below(expected.data(), size, least);
+          portable.drop_below(expected.data(), size, min);
           ASSERT_EQ(left, expected);
         }
         ++compared;

@@ -201,11 +201,12 @@ public:
 
   std::string_view name() const noexcept override { return "stepped"; }
   BackendTraits traits() const noexcept override { return {step_}; }
-  Result<std::unique_ptr<Ops>> open(Workers& /*workers*/, const DeviceSize& size) const override {
+  Result<std::unique_ptr<Ops>> open(Workers& /*workers*/,
+                                    const DeviceMemoryLimits& limits) const override {
     return host::make_backend(
-        std::make_unique<SteppedOps>(make_reference_host_ops(), step_, traits()), size);
+        std::make_unique<SteppedOps>(make_reference_host_ops(), step_, traits()), limits);
   }
-  std::int64_t weight_bytes(const PreparedWeights& weights) const override {
+  std::int64_t weight_bytes(const WeightSizes& weights) const override {
     return reference_backend().weight_bytes(weights);
   }
   std::int64_t kv_page_bytes(const AttentionShape& shape) const override {

@@ -78,7 +78,7 @@ TEST(AdamWOptions, RefusalsNameTheOption) {
   EXPECT_TRUE(validate(AdamWOptions{}).ok());
   EXPECT_EQ(validate(AdamWOptions{.beta1 = 1.0}).message(), "beta1 and beta2 must be in [0, 1)");
   EXPECT_EQ(validate(AdamWOptions{.beta2 = -0.1}).message(), "beta1 and beta2 must be in [0, 1)");
-  EXPECT_EQ(validate(AdamWOptions{.eps = 0.0}).message(), "eps must be finite and above 0");
+  EXPECT_EQ(validate(AdamWOptions{.epsilon = 0.0}).message(), "epsilon must be finite and above 0");
 }
 
 }  // namespace

@@ -55,8 +55,8 @@ struct Batch {
     }
   }
 
-  std::vector<LossRow> rows() {
-    std::vector<LossRow> result;
+  std::vector<LossSequence> rows() {
+    std::vector<LossSequence> result;
     dlogprobs.clear();
     dentropies.clear();
     for (const TrainSequence& sequence : sequences) {
@@ -71,7 +71,7 @@ struct Batch {
 
   /// Evaluates in micro-batches of `size` rows.
   LossSums evaluate(TokenLoss& loss, std::size_t size) {
-    const std::vector<LossRow> all = rows();
+    const std::vector<LossSequence> all = rows();
     LossSums sums;
     for (std::size_t begin = 0; begin < all.size(); begin += size) {
       const std::size_t count = std::min(size, all.size() - begin);
@@ -189,13 +189,12 @@ TEST(PolicyTokenLoss, IsNotTokenLocalIfRowsAreComparedAsAWhole) {
 
 TEST(PolicyTokenLoss, TokenGradientsRefuseWhatEvaluateRefuses) {
   Batch batch(1);
-  PolicyTokenLoss loss =
-      PolicyTokenLoss::create({}, count_targets(batch.sequences)).value();
+  PolicyTokenLoss loss = PolicyTokenLoss::create({}, count_targets(batch.sequences)).value();
   TrainSequence& sequence = batch.sequences.front();
   std::vector<float> out(sequence.ids.size());
   sequence.advantages.pop_back();
   LossSums sums;
-  const std::vector<LossRow> rows = batch.rows();
+  const std::vector<LossSequence> rows = batch.rows();
   const Status refused = loss.evaluate(std::span(rows).first(1), sums);
   EXPECT_FALSE(refused.ok());
   EXPECT_EQ(loss.token_gradients(
@@ -413,7 +412,7 @@ LossSums evaluate_rows(TokenLoss& loss, const std::vector<TrainSequence>& sequen
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     std::vector<float> dlogprobs(logprobs[i].size(), 0.0F);
     std::vector<float> dentropies(logprobs[i].size(), 0.0F);
-    LossRow row{&sequences[i], logprobs[i], {}, dlogprobs, dentropies};
+    LossSequence row{&sequences[i], logprobs[i], {}, dlogprobs, dentropies};
     if (!entropies.empty()) {
       row.entropies = entropies[i];
     }
@@ -618,7 +617,7 @@ TEST(PolicyTokenLoss, ASecondEvaluationGivesTheSameSumsAndGradients) {
     EXPECT_EQ(batch.evaluate(loss, 3), first);
     EXPECT_EQ(batch.dlogprobs, gradient);
     LossSums twice = first;
-    const std::vector<LossRow> rows = batch.rows();
+    const std::vector<LossSequence> rows = batch.rows();
     ASSERT_TRUE(loss.evaluate(rows, twice).ok());
     for (const auto& [name, value] : first) {
       EXPECT_NEAR(twice.at(name), 2.0 * value, 1e-9 * (1.0 + std::abs(value))) << name;

@@ -62,7 +62,8 @@ std::vector<TrainSequence> sequences_of(const Batch& batch) {
 
 Status evaluate(TokenLoss& loss, Batch& batch, LossSums& sums) {
   for (Row& row : batch) {
-    const LossRow one{&row.sequence, row.logprobs, row.entropies, row.dlogprobs, row.dentropies};
+    const LossSequence one{&row.sequence, row.logprobs, row.entropies, row.dlogprobs,
+                           row.dentropies};
     const Status status = loss.evaluate({&one, 1}, sums);
     if (!status.ok()) {
       return status;

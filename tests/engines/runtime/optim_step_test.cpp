@@ -114,7 +114,7 @@ TEST_F(OptimStepTest, AStepMayReplaceEveryParameterOfTheOptimizer) {
   expect_same(step, [](OptimizerOptions& o) { o.adamw.beta2 = 0.9; });
   step = {};
   step.epsilon = 1e-2;
-  expect_same(step, [](OptimizerOptions& o) { o.adamw.eps = 1e-2; });
+  expect_same(step, [](OptimizerOptions& o) { o.adamw.epsilon = 1e-2; });
   step = {};
   step.weight_decay = 3.0;
   expect_same(step, [](OptimizerOptions& o) { o.weight_decay = 3.0; });
@@ -278,7 +278,7 @@ TEST_F(OptimStepTest, BadStepsAreRefusedAndKeepTheGradients) {
   expect_refused(step, "beta1");
   step = {};
   step.epsilon = 0.0;
-  expect_refused(step, "eps");
+  expect_refused(step, "epsilon");
   step = {};
   step.weight_decay = std::nan("");
   expect_refused(step, "weight_decay");

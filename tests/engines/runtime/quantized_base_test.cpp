@@ -31,8 +31,8 @@ class CrossEntropy final : public TokenLoss {
 public:
   explicit CrossEntropy(std::size_t targets) : targets_(static_cast<double>(targets)) {}
 
-  Status evaluate(std::span<const LossRow> rows, LossSums& sums) override {
-    for (const LossRow& row : rows) {
+  Status evaluate(std::span<const LossSequence> rows, LossSums& sums) override {
+    for (const LossSequence& row : rows) {
       for (std::size_t t = 1; t < row.logprobs.size(); ++t) {
         if (row.sequence->response_mask[t] != 0) {
           sums["loss"] -= double{row.logprobs[t]} / targets_;

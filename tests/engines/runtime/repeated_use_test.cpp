@@ -214,7 +214,7 @@ TEST_P(RepeatedUseTest, AStepThatEndsAtAnyUnitIsWholeOrNothing) {
 TEST_P(RepeatedUseTest, ABatchThatFailsLateLeavesNothing) {
   class FailingLater final : public TokenLoss {
   public:
-    Status evaluate(std::span<const LossRow> rows, LossSums& sums) override {
+    Status evaluate(std::span<const LossSequence> rows, LossSums& sums) override {
       ++calls_;
       return calls_ < 2 ? loss_.evaluate(rows, sums) : invalid_argument("no advantage");
     }

@@ -48,8 +48,8 @@ const RolloutResult& ResultKeeper::at(std::uint64_t id) const {
   return found->second;
 }
 
-Status WeightedLoss::evaluate(std::span<const LossRow> rows, LossSums& sums) {
-  for (const LossRow& row : rows) {
+Status WeightedLoss::evaluate(std::span<const LossSequence> rows, LossSums& sums) {
+  for (const LossSequence& row : rows) {
     for (std::size_t t = 1; t < row.logprobs.size(); ++t) {
       if (row.sequence->response_mask[t] != 0) {
         const auto weight = static_cast<float>(row.sequence->id.value % 3) - 0.8F;

@@ -37,7 +37,7 @@ private:
 /// gradient also has a constant for entropies.
 class WeightedLoss final : public TokenLoss {
 public:
-  Status evaluate(std::span<const LossRow> rows, LossSums& sums) override;
+  Status evaluate(std::span<const LossSequence> rows, LossSums& sums) override;
 };
 
 /// The kernels and the type with which a test computes.

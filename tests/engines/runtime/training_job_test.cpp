@@ -26,8 +26,8 @@ namespace {
 // A loss with gradients of many sizes: the sum of weight * logprob^2 and of entropies.
 class SquareLoss final : public TokenLoss {
 public:
-  Status evaluate(std::span<const LossRow> rows, LossSums& sums) override {
-    for (const LossRow& row : rows) {
+  Status evaluate(std::span<const LossSequence> rows, LossSums& sums) override {
+    for (const LossSequence& row : rows) {
       ++num_rows;
       for (std::size_t t = 1; t < row.logprobs.size(); ++t) {
         if (row.sequence->response_mask[t] == 0) {

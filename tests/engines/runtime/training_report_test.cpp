@@ -25,8 +25,8 @@ constexpr std::int64_t kLargeBudget = 100000;
 // Keeps the log-probabilities and entropies that it is given.
 class KeepingLoss final : public TokenLoss {
 public:
-  Status evaluate(std::span<const LossRow> rows, LossSums& sums) override {
-    for (const LossRow& row : rows) {
+  Status evaluate(std::span<const LossSequence> rows, LossSums& sums) override {
+    for (const LossSequence& row : rows) {
       logprobs.emplace_back(row.logprobs.begin(), row.logprobs.end());
       entropies.emplace_back(row.entropies.begin(), row.entropies.end());
       for (std::size_t t = 1; t < row.logprobs.size(); ++t) {
@@ -375,8 +375,8 @@ TEST_F(TrainingReportTest, LogprobsAndEntropiesAreThoseOfTheTemperature) {
 // A loss that falls with the entropy and does not depend on log-probabilities.
 class EntropyLoss final : public TokenLoss {
 public:
-  Status evaluate(std::span<const LossRow> rows, LossSums& sums) override {
-    for (const LossRow& row : rows) {
+  Status evaluate(std::span<const LossSequence> rows, LossSums& sums) override {
+    for (const LossSequence& row : rows) {
       for (std::size_t t = 1; t < row.logprobs.size(); ++t) {
         if (row.sequence->response_mask[t] != 0) {
           sums["entropy"] += double{row.entropies[t]};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "workflows/rl/grading.hpp"
+#include "workflows/rl/evaluation.hpp"
 
 #include <cmath>
 #include <utility>
@@ -18,7 +18,7 @@ namespace {
 constexpr Duration kPatience = std::chrono::milliseconds(100);
 
 // Collects the results of the engines. The index of a response is its sample id.
-struct GradingResults final : engines::RolloutSink, engines::RewardSink {
+struct EvaluationResults final : engines::RolloutSink, engines::RewardSink {
   void on_rollout(engines::RolloutResult result) override {
     responses[result.id.value] = std::move(result);
   }
@@ -29,19 +29,19 @@ struct GradingResults final : engines::RolloutSink, engines::RewardSink {
   std::vector<std::optional<engines::RewardResult>> rewards;
 };
 
-// An opened model and the prompts to grade it on.
-struct GradingSetup {
+// An opened model and the prompts to evaluate it on.
+struct EvaluationSetup {
   std::optional<actors::TextCodec> codec;
   std::vector<actors::Prompt> prompts;
   std::vector<std::int32_t> stop_ids;
   std::unique_ptr<engines::ModelRuntime> runtime;
 };
 
-Result<GradingSetup> prepare(const RlOptions& options, const GradedModel& graded) {
-  GradingSetup setup;
-  TIDEMILL_ASSIGN_OR_RETURN(
-      setup.codec, actors::TextCodec::load(graded.model, graded.now, chat_options(options.data)));
-  TIDEMILL_ASSIGN_OR_RETURN(const engines::ModelFiles files, engines::open_model(graded.model));
+Result<EvaluationSetup> prepare(const RlOptions& options, const EvaluatedModel& evaluated) {
+  EvaluationSetup setup;
+  TIDEMILL_ASSIGN_OR_RETURN(setup.codec, actors::TextCodec::load(evaluated.model, evaluated.now,
+                                                                 chat_options(options.data)));
+  TIDEMILL_ASSIGN_OR_RETURN(const engines::ModelFiles files, engines::open_model(evaluated.model));
   // The run that trained the model has already reported prompts that are too long.
   TIDEMILL_ASSIGN_OR_RETURN(
       actors::AllPrompts all,
@@ -60,15 +60,16 @@ Result<GradingSetup> prepare(const RlOptions& options, const GradedModel& graded
   runtime.token_text = [codec = *setup.codec](std::int32_t id) {
     return std::string(codec.tokenizer().token_bytes(id));
   };
-  if (graded.adapter.has_value()) {
+  if (evaluated.adapter.has_value()) {
     TIDEMILL_ASSIGN_OR_RETURN(runtime.adapter,
-                              engines::open_adapter(*graded.adapter, files.config));
+                              engines::open_adapter(*evaluated.adapter, files.config));
   }
   TIDEMILL_ASSIGN_OR_RETURN(setup.runtime, engines::open_runtime(files, runtime));
   return setup;
 }
 
-Status generate(const RlOptions& options, const GradingSetup& setup, GradingResults& results) {
+Status generate(const RlOptions& options, const EvaluationSetup& setup,
+                EvaluationResults& results) {
   engines::RolloutEngine& engine = setup.runtime->rollout();
   for (std::size_t i = 0; i < results.responses.size(); ++i) {
     engines::RolloutRequest request;
@@ -87,8 +88,8 @@ Status generate(const RlOptions& options, const GradingSetup& setup, GradingResu
   return {};
 }
 
-Status score(const GradingSetup& setup, std::size_t samples, engines::RewardEngine& engine,
-             GradingResults& results) {
+Status score(const EvaluationSetup& setup, std::size_t samples, engines::RewardEngine& engine,
+             EvaluationResults& results) {
   for (std::size_t i = 0; i < results.responses.size(); ++i) {
     const auto& response = results.responses[i];
     if (!response.has_value() || response->finish_reason == engines::FinishReason::kFailed) {
@@ -106,45 +107,46 @@ Status score(const GradingSetup& setup, std::size_t samples, engines::RewardEngi
   return {};
 }
 
-Grades grades_of(const GradingSetup& setup, std::size_t samples, const GradingResults& results) {
-  Grades grades;
-  grades.samples = samples;
+ModelScores scores_of(const EvaluationSetup& setup, std::size_t samples,
+                      const EvaluationResults& results) {
+  ModelScores scores;
+  scores.samples = samples;
   std::vector<double> rewards;
   for (std::size_t i = 0; i < results.responses.size(); ++i) {
     const actors::Prompt& prompt = setup.prompts[i / samples];
-    GradedResponse graded{prompt.prompt, {}, prompt.reference_answer, 0.0};
+    ScoredResponse scored{prompt.prompt, {}, prompt.reference_answer, 0.0};
     if (results.responses[i].has_value()) {
-      graded.response = setup.codec->decode(results.responses[i]->response_ids);
+      scored.response = setup.codec->decode(results.responses[i]->response_ids);
     }
     const auto& reward = results.rewards[i];
     if (reward.has_value() && reward->error.empty() && engines::is_reward(reward->reward)) {
-      graded.reward = reward->reward;
+      scored.reward = reward->reward;
     } else {
-      ++grades.failed;
+      ++scores.failed;
     }
-    rewards.push_back(graded.reward);
-    grades.responses.push_back(std::move(graded));
+    rewards.push_back(scored.reward);
+    scores.responses.push_back(std::move(scored));
   }
-  const actors::EvalScores scores = actors::eval_scores(rewards, samples);
-  grades.mean_at_k = scores.mean_at_k;
-  grades.pass_at_k = scores.pass_at_k;
-  return grades;
+  const actors::EvalScores totals = actors::eval_scores(rewards, samples);
+  scores.mean_at_k = totals.mean_at_k;
+  scores.pass_at_k = totals.pass_at_k;
+  return scores;
 }
 
 }  // namespace
 
-Result<Grades> grade_model(const RlOptions& options, const GradedModel& graded,
-                           const RewardContext& context) {
-  TIDEMILL_ASSIGN_OR_RETURN(const GradingSetup setup, prepare(options, graded));
+Result<ModelScores> evaluate_model(const RlOptions& options, const EvaluatedModel& evaluated,
+                                   const RewardContext& context) {
+  TIDEMILL_ASSIGN_OR_RETURN(const EvaluationSetup setup, prepare(options, evaluated));
   TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<engines::RewardEngine> reward,
                             make_rewards(options.reward, context));
   const auto samples = static_cast<std::size_t>(options.eval.samples);
-  GradingResults results;
+  EvaluationResults results;
   results.responses.resize(setup.prompts.size() * samples);
   results.rewards.resize(results.responses.size());
   TIDEMILL_RETURN_IF_ERROR(generate(options, setup, results));
   TIDEMILL_RETURN_IF_ERROR(score(setup, samples, *reward, results));
-  return grades_of(setup, samples, results);
+  return scores_of(setup, samples, results);
 }
 
 }  // namespace tidemill::workflows

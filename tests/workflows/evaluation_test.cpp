@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests the comparison of the models before and after a run.
-#include "workflows/rl/grading.hpp"
+#include "workflows/rl/evaluation.hpp"
 
 #include <fstream>
 #include <string>
@@ -17,19 +17,20 @@ namespace {
 
 const std::string kExamples = TIDEMILL_SOURCE_DIR "/examples/";
 
-class GradingTest : public ::testing::Test {
+class EvaluationTest : public ::testing::Test {
 protected:
-  GradingTest() {
+  EvaluationTest() {
     options_.model.path = kExamples + "models/arithmetic";
     options_.rollout.max_new_tokens = 2;
     eval_ = directory_.path() / "eval.jsonl";
     options_.data.eval = {eval_};
   }
-  Grades grade() {
+  ModelScores evaluate() {
     const RewardContext context{{actor_system_.system(), clock_, directory_.path()}, extensions_};
-    auto grades = grade_model(options_, {options_.model.path, {}, "2026-01-31T12:00:00"}, context);
-    EXPECT_TRUE(grades.ok()) << grades.status().to_string();
-    return std::move(grades).value();
+    auto scores =
+        evaluate_model(options_, {options_.model.path, {}, "2026-01-31T12:00:00"}, context);
+    EXPECT_TRUE(scores.ok()) << scores.status().to_string();
+    return std::move(scores).value();
   }
 
   test::TemporaryDirectory directory_;
@@ -41,7 +42,7 @@ protected:
 };
 
 // A reward program gets the members of the row, as in the run.
-TEST_F(GradingTest, RewardProgramsGetTheWholeRow) {
+TEST_F(EvaluationTest, RewardProgramsGetTheWholeRow) {
   std::ofstream(eval_) << R"({"prompt": "1+2=", "answer": "3", "points": 7})" << '\n'
                        << R"({"prompt": "2+2=", "answer": "4", "points": 9})" << '\n';
   const std::string program = directory_.path() / "reward.py";
@@ -55,15 +56,15 @@ TEST_F(GradingTest, RewardProgramsGetTheWholeRow) {
   reward.scoring = OneOf{"command", CommandReward{{"python3", program}}};
   options_.reward = {reward};
   options_.eval.samples = 2;
-  const Grades grades = grade();
-  EXPECT_EQ(grades.failed, 0U);
+  const ModelScores scores = evaluate();
+  EXPECT_EQ(scores.failed, 0U);
   std::vector<double> rewards;
-  for (const GradedResponse& graded : grades.responses) {
-    rewards.push_back(graded.reward);
+  for (const ScoredResponse& scored : scores.responses) {
+    rewards.push_back(scored.reward);
   }
   EXPECT_THAT(rewards, ::testing::ElementsAre(7.3, 7.3, 9.4, 9.4));
-  EXPECT_DOUBLE_EQ(grades.mean_at_k, 8.35);
-  EXPECT_EQ(grades.pass_at_k, 1.0);
+  EXPECT_DOUBLE_EQ(scores.mean_at_k, 8.35);
+  EXPECT_EQ(scores.pass_at_k, 1.0);
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ inline constexpr std::uint32_t kStepsWithoutSignal = 5;
 /// Returns an observer that passes every record to `next`, which may be empty. If every group had
 /// equal rewards in `kStepsWithoutSignal` trained steps in a row, it calls `log`, once, with a line
 /// that says so and names likely causes.
-[[nodiscard]] actors::RecordObserver watch_signal(actors::RecordObserver next,
-                                                  std::function<void(const std::string&)> log);
+[[nodiscard]] actors::RecordObserver warn_without_signal(
+    actors::RecordObserver next, std::function<void(const std::string&)> log);
 
 }  // namespace tidemill::workflows

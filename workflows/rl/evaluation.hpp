@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Grades the model in a directory on a run's evaluation prompts.
+// Evaluates the model in a directory on a run's evaluation prompts.
 #pragma once
 
 #include <filesystem>
@@ -13,25 +13,25 @@
 
 namespace tidemill::workflows {
 
-/// One graded response.
-struct GradedResponse {
+/// One scored response.
+struct ScoredResponse {
   std::string prompt;
   std::string response;
   std::string reference_answer;  // empty if the data has none
   double reward = 0.0;           // 0 if it could not be scored
 };
 
-/// The graded responses of a model, ordered by prompt and then by sample.
-struct Grades {
-  std::vector<GradedResponse> responses;
+/// The scored responses of a model, ordered by prompt and then by sample.
+struct ModelScores {
+  std::vector<ScoredResponse> responses;
   std::size_t samples = 1;  // of each prompt
   std::size_t failed = 0;   // responses that could not be generated or scored
   double mean_at_k = 0.0;   // mean reward
   double pass_at_k = 0.0;   // share of prompts with a reward of 1 or more
 };
 
-/// The files of the model to grade.
-struct GradedModel {
+/// The files of the model to evaluate.
+struct EvaluatedModel {
   std::filesystem::path model;
   std::optional<std::filesystem::path> adapter;
   std::string now;  // for chat templates, "YYYY-MM-DDTHH:MM:SS"
@@ -39,9 +39,11 @@ struct GradedModel {
 
 /// Generates responses to the prompts of `data.eval` with the settings of `eval` (greedy by
 /// default) and scores them with `reward`. Blocks until it is done.
-/// Errors: messages that name the file that cannot be used; `kUnavailable` if the reward engine
-/// gives up.
-[[nodiscard]] Result<Grades> grade_model(const RlOptions& options, const GradedModel& graded,
-                                         const RewardContext& context);
+/// Errors: those of `TextCodec::load`, `open_model`, `open_adapter`, `open_runtime` and
+/// `make_rewards`; `kInvalidArgument` naming a file and line of `data.eval`; `kUnavailable` if the
+/// reward engine gives up.
+[[nodiscard]] Result<ModelScores> evaluate_model(const RlOptions& options,
+                                                 const EvaluatedModel& model,
+                                                 const RewardContext& context);
 
 }  // namespace tidemill::workflows

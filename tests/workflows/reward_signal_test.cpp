@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // When a run warns that its rewards teach nothing.
-#include "workflows/rl/signal_watch.hpp"
+#include "workflows/rl/reward_signal.hpp"
 
 #include <string>
 #include <vector>
@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-class SignalWatchTest : public ::testing::Test {
+class RewardSignalTest : public ::testing::Test {
 protected:
   void train(double groups, double without_signal) {
     observer_({"train",
@@ -28,12 +28,12 @@ protected:
   std::uint64_t step_ = 0;
   std::vector<std::string> warnings_;
   std::vector<std::string> passed_;
-  actors::RecordObserver observer_ =
-      watch_signal([this](const actors::StepRecord& record) { passed_.push_back(record.kind); },
-                   [this](const std::string& line) { warnings_.push_back(line); });
+  actors::RecordObserver observer_ = warn_without_signal(
+      [this](const actors::StepRecord& record) { passed_.push_back(record.kind); },
+      [this](const std::string& line) { warnings_.push_back(line); });
 };
 
-TEST_F(SignalWatchTest, FiveStepsInARowWithoutASignalCauseOneWarning) {
+TEST_F(RewardSignalTest, FiveStepsInARowWithoutASignalCauseOneWarning) {
   for (int step = 0; step < 4; ++step) {
     train(8, 8);
   }
@@ -52,14 +52,14 @@ TEST_F(SignalWatchTest, FiveStepsInARowWithoutASignalCauseOneWarning) {
   EXPECT_EQ(passed_.size(), 26U);
 }
 
-TEST_F(SignalWatchTest, AStepWithASignalStartsTheCountAgain) {
+TEST_F(RewardSignalTest, AStepWithASignalStartsTheCountAgain) {
   for (int step = 0; step < 40; ++step) {
     train(8, step % 5 == 4 ? 7 : 8);
   }
   EXPECT_TRUE(warnings_.empty());
 }
 
-TEST_F(SignalWatchTest, StepsWithoutGroupsDoNotCount) {
+TEST_F(RewardSignalTest, StepsWithoutGroupsDoNotCount) {
   for (int step = 0; step < 10; ++step) {
     train(0, 0);
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "workflows/rl/signal_watch.hpp"
+#include "workflows/rl/reward_signal.hpp"
 
 #include <memory>
 #include <utility>
@@ -28,8 +28,8 @@ std::string no_signal_text(const actors::StepRecord& record) {
 
 }  // namespace
 
-actors::RecordObserver watch_signal(actors::RecordObserver next,
-                                    std::function<void(const std::string&)> log) {
+actors::RecordObserver warn_without_signal(actors::RecordObserver next,
+                                           std::function<void(const std::string&)> log) {
   return [next = std::move(next), log = std::move(log),
           steps = std::make_shared<std::uint32_t>(0)](const actors::StepRecord& record) {
     if (record.kind == "train" && *steps < kStepsWithoutSignal) {
