@@ -285,7 +285,8 @@ bool may_train(const DeviceState& state) {
 }
 
 caf::error training_unavailable() {
-  return to_caf_error({Errc::kUnavailable, "the device is training or capturing, or has no training job"});
+  return to_caf_error(
+      {Errc::kUnavailable, "the device is training or capturing, or has no training job"});
 }
 
 DeviceActor::behavior_type device(Self self, DeviceDeps deps) {

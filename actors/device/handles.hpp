@@ -35,7 +35,7 @@ using ServingActor = caf::typed_actor<
     caf::replies_to<atom::adapters, AdapterRequest>::with<AdapterList>>;
 
 /// TRAINING: trains one model, one `train` request at a time. All requests fail with `kUnavailable`
-/// while a `train` request is pending, and if the device has no training job.
+/// while a `train` or `capture` request is pending, and if the device has no training job.
 using TrainingActor = caf::typed_actor<
     // Trains on one batch and replies with the new weights, or only scores the batch. A request
     // that fails publishes nothing, but the working weights keep the updates of the minibatches

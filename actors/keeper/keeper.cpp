@@ -265,7 +265,7 @@ Status check_joins_once(const KeeperState& state, const std::string& name,
     }
     const DeviceStatus& status = state.roster.status(i);
     if (status.state == DeviceState::kQuarantined) {
-      return {Errc::kUnavailable, known.name + " is quarantined: " + status.quarantine};
+      return {Errc::kUnavailable, known.name + " is quarantined: " + status.quarantine_reason};
     }
     return invalid_argument(known.name + ": the device is in the run under this name");
   }

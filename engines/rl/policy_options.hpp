@@ -78,8 +78,8 @@ struct PolicyLossOptions {
   KlOptions kl;
 
   AggregateOptions aggregate;
-  /// If set, replaces the scale that `aggregate` gives to each row. Meant for rows that are parts of
-  /// longer ones.
+  /// If set, replaces the scale that `aggregate` gives to each row. Meant for rows that are parts
+  /// of longer ones.
   std::optional<double> row_scale;
 };
 

@@ -407,8 +407,8 @@ private:
     s_.ops.fill(0.0F, dhidden_);
     if (!done()) {
       chunks_.prepare(s_);
-      for (DeviceMatrix* values : {&s_.head.logprobs, &s_.head.entropies, &s_.head.dlogprobs,
-                                   &s_.head.dentropies}) {
+      for (DeviceMatrix* values :
+           {&s_.head.logprobs, &s_.head.entropies, &s_.head.dlogprobs, &s_.head.dentropies}) {
         reserve(*values, input_.hidden.rows, chunks_.num_targets());
       }
     }

@@ -128,9 +128,9 @@ void compute_scores(const AttentionJob& job, const Workspace<Kind>& work) {
         .panel_step = panel_step,
         .depth = (job.layout.head_dim + Kind::kUnitElements - 1) / Kind::kUnitElements};
     const auto multiply_rows = [&](const auto& operands) {
-      accumulate_rows<Start::kZero, kWidth>(
-          operands, work.rows - row, work.scores + row * work.columns + at - work.origin,
-          work.columns);
+      accumulate_rows<Start::kZero, kWidth>(operands, work.rows - row,
+                                            work.scores + row * work.columns + at - work.origin,
+                                            work.columns);
     };
     if (reads_once(job)) {  // the values of a page follow its keys
       multiply_rows(Prefetching<typename Kind::Operands>{in, job.layout.key_units()});
@@ -191,8 +191,7 @@ SoftmaxSum exponentiate(const Workspace<Kind>& work, std::int64_t row, float fac
 
 // Adds a product with values of one page.
 template <class Operands, int kRows, int kVectors>
-void add_product(const AttentionJob& job, const Operands& in,
-                 Accumulators<kRows, kVectors>& acc) {
+void add_product(const AttentionJob& job, const Operands& in, Accumulators<kRows, kVectors>& acc) {
   if (reads_once(job) && continues(job)) {
     const PageLayout& layout = job.layout;
     accumulate(Prefetching<Operands>{in, layout.head_units() - layout.key_units()}, acc);

@@ -64,9 +64,9 @@ inline void accumulate(const TileOperands& in, Accumulators<kRows, kVectors>& ac
   acc = sum;
 }
 
-/// Operands that are read once: with each register of b, also prefetches the memory `ahead` elements
-/// of b after it to the second-level cache. Prefetches between products cost no time of their own,
-/// while memory accepts only a few dozen at once.
+/// Operands that are read once: with each register of b, also prefetches the memory `ahead`
+/// elements of b after it to the second-level cache. Prefetches between products cost no time of
+/// their own, while memory accepts only a few dozen at once.
 template <class Base>
 struct Prefetching : Base {
   std::int64_t ahead = 0;

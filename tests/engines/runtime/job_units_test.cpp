@@ -172,8 +172,8 @@ TEST_P(JobUnitsTest, AnUpdateAndItsLayoutAreDivided) {
       ASSERT_TRUE(update(*whole->policy_job()).ok());
       EXPECT_EQ(job.last_update().gradient_norm, whole->policy_job()->last_update().gradient_norm);
     }
-    EXPECT_TRUE(same_tensors(optimizer_state(job).value(),
-                             optimizer_state(*whole->policy_job()).value()));
+    EXPECT_TRUE(
+        same_tensors(optimizer_state(job).value(), optimizer_state(*whole->policy_job()).value()));
     expect_laid_out(job);
   }
 }

@@ -115,8 +115,8 @@ std::unique_ptr<UnitSequence> start_fused_head(Transformer& model, const HeadInp
     std::int64_t next_row = 0;
   };
   const std::size_t size = input.targets.size();
-  const auto loss = std::make_shared<Loss>(
-      Loss{std::vector<float>(size, NAN), std::vector<float>(size, NAN), 0});
+  const auto loss =
+      std::make_shared<Loss>(Loss{std::vector<float>(size, NAN), std::vector<float>(size, NAN), 0});
   return model.start_token_loss(
       input,
       {logprobs, entropies, loss->dlogprobs, loss->dentropies,

@@ -81,7 +81,8 @@ TEST_P(UnitsTest, ALossOfEachChunkChangesNoBit) {
       const TokenScores actual = harness.train(sequences, adapter.get(), head, &one_pass);
       EXPECT_EQ(actual.logprobs, expected.logprobs) << i << ", chunks of " << rows;
       EXPECT_EQ(actual.entropies, expected.entropies) << i << ", chunks of " << rows;
-      EXPECT_EQ(one_pass.collect().to_floats(), two_passes.collect().to_floats()) << i << ", chunks of " << rows;
+      EXPECT_EQ(one_pass.collect().to_floats(), two_passes.collect().to_floats())
+          << i << ", chunks of " << rows;
     }
   }
 }
@@ -146,10 +147,10 @@ TEST_P(UnitsTest, AUnitIsAPartOfALayerOverAWindowOrOfTheHead) {
   const HeadOptions head{1.0F, 10, 128};
   for (const auto& [recompute, recomputed] :
        {std::pair{Recompute::kNone, 0}, {Recompute::kCheap, 2}, {Recompute::kLayer, 4}}) {
-    EXPECT_EQ(count_units(harness, 8, head, recompute),
-              (Counts{kWindows * (1 + 5 * layers + 1), kChunks * 3, kChunks * (3 + 1 + 3 + 2),
-                      kChunks * (3 + 1 + 1 + 3 + 2),
-                      kWindows * (1 + (5 + recomputed) * layers + 1)}))
+    EXPECT_EQ(
+        count_units(harness, 8, head, recompute),
+        (Counts{kWindows * (1 + 5 * layers + 1), kChunks * 3, kChunks * (3 + 1 + 3 + 2),
+                kChunks * (3 + 1 + 1 + 3 + 2), kWindows * (1 + (5 + recomputed) * layers + 1)}))
         << recomputed;
   }
   // Without windows and limits, the forward pass takes all rows through a whole layer, and the
