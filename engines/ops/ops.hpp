@@ -284,6 +284,10 @@ public:
   [[nodiscard]] virtual Result<std::unique_ptr<PreparedTable>> prepare_table(
       const Tensor& table) = 0;
 
+  /// Returns a table whose rows are those of `weight`, which was prepared for products in kBlockI8
+  /// and must outlive the table. It takes no memory.
+  [[nodiscard]] virtual std::unique_ptr<PreparedTable> tied_table(const PreparedWeight& weight) = 0;
+
   /// Copies a table in device memory, rounded to `dtype` (kF32 or kBF16). Reuses the memory of
   /// `old`, which is consumed and may be null, if it can. Copies `rows` alone, as `replace_weight`
   /// does. Errors: those of `DeviceMemory::allocate`.

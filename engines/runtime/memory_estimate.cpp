@@ -143,9 +143,12 @@ std::int64_t layout_bytes(const LayoutSizes& frozen, const LayoutSizes& trained,
          vectors;
 }
 
-// Returns the memory of the embedding table of a frozen base: in int8 blocks with NF4, otherwise as
-// in the file.
+// Returns the memory of the embedding table of a frozen base: in int8 blocks with NF4, unless it is
+// the head too, and otherwise as in the file.
 std::int64_t frozen_table_bytes(const ModelFiles& model, DType compute) {
+  if (ties_table(model.config, compute)) {
+    return 0;
+  }
   if (compute == DType::kNf4) {
     return bytes_in(DType::kBlockI8, table_elements(model.config));
   }

@@ -216,10 +216,22 @@ struct ModelWeights::Layout::State {
     for (std::int64_t index = 0; index < config.num_layers; ++index) {
       add_layer(config, index);
     }
-    add("model.embed_tokens.weight", weights->embedding_);
+    const bool shares_head = ties_table(config, weights->options_.compute);
+    if (shares_head) {
+      weights->embedding_.reset();  // it reads the head that is replaced
+    } else {
+      add("model.embed_tokens.weight", weights->embedding_);
+    }
     add("model.norm.weight", weights->final_gain_);
     add(config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight",
         head_type(weights->options_.compute), weights->head_);
+    if (shares_head) {
+      parts.push_back({[this, &ops] {
+                         weights->embedding_ = ops.tied_table(*weights->head_);
+                         return Status();
+                       },
+                       parts.size()});
+    }
   }
 
   void add(const std::string& name, PreparedVector& part) {
@@ -367,6 +379,10 @@ ModelWeights::Layout ModelWeights::start_layout(const ModelConfig& config,
 
 DType head_type(DType compute) noexcept {
   return compute == DType::kNf4 ? DType::kBlockI8 : compute;
+}
+
+bool ties_table(const ModelConfig& config, DType compute) noexcept {
+  return config.tie_word_embeddings && compute == DType::kNf4;
 }
 
 const LayerWeights& ModelWeights::layer(std::int64_t index) const {

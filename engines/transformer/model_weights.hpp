@@ -29,6 +29,8 @@ struct WeightOptions {
 
 /// Returns the type that the head computes in if other layers compute in `compute`.
 [[nodiscard]] DType head_type(DType compute) noexcept;
+/// Returns whether the embedding table is read from the prepared head, so that it takes no memory.
+[[nodiscard]] bool ties_table(const ModelConfig& config, DType compute) noexcept;
 
 /// Holds a linear layer. `bias` is empty if the layer has none.
 struct LinearWeights {
@@ -50,7 +52,7 @@ struct LayerWeights {
 /// Immutable and shareable. The rollout view holds the weights of the snapshot; the trainer creates
 /// its own after every optimizer step. Holds the embedding table without copying its buffer, except
 /// for NF4 (quantized to blocks) and parameters in training (copied). A tied model also has a
-/// prepared copy of the table as the head.
+/// prepared copy of the table as the head, which with NF4 takes the place of the table.
 /// Threads: safe to use concurrently.
 class ModelWeights {
 public:

@@ -42,6 +42,8 @@ public:
   void bias_backward(ConstMatrix dy, std::span<float> dbias) override;
   void add_low_rank(ConstMatrix x, std::span<const LowRankTerm> terms, Matrix y) override;
   void embed(std::span<const std::int32_t> ids, const WeightView& table, Matrix out) override;
+  void embed_tied(std::span<const std::int32_t> ids, const PreparedWeight& weight,
+                  Matrix out) override;
   void embed_backward(std::span<const std::int32_t> ids, ConstMatrix dout, Matrix dtable) override;
   void rms_norm(ConstMatrix x, std::span<const float> gain, float eps, Matrix out,
                 std::span<float> rstd) override;

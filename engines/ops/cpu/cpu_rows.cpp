@@ -34,6 +34,19 @@ void CpuOps::embed(std::span<const std::int32_t> ids, const WeightView& table, M
   });
 }
 
+void CpuOps::embed_tied(std::span<const std::int32_t> ids, const PreparedWeight& weight,
+                        Matrix out) {
+  const auto& panels = dynamic_cast<const PanelWeight&>(weight);
+  TIDEMILL_CHECK(panels.dtype() == DType::kBlockI8) << dtype_name(panels.dtype());
+  check_embed(ids, panels.out_features(), panels.in_features(), out);
+  team_.parallel_for(out.rows, 4 * out.cols,
+                     [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+                       for (std::int64_t t = begin; t < end; ++t) {
+                         panels.read_row(ids[static_cast<std::size_t>(t)], out.row(t));
+                       }
+                     });
+}
+
 void CpuOps::embed_backward(std::span<const std::int32_t> ids, ConstMatrix dout, Matrix dtable) {
   check_embed(ids, dtable.rows, dtable.cols, dout);
   // Workers divide the columns, since several rows may add to the same row of the table.

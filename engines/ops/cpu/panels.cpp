@@ -54,12 +54,17 @@ BlockI8 block_of(const WeightView& weight, std::int64_t index) {
   return quantize_block(values);
 }
 
-// Packs one panel of block int8: groups of four features, and in each group output after output.
-// Outputs past the last one are 0.
+// Returns the position of value `i` of a block of output `lane` among the block's values: groups of
+// four features, and in each group output after output.
+constexpr std::int64_t block_value_at(std::int64_t i, std::int64_t lane) {
+  constexpr std::int64_t kGroup = 4;
+  return (i / kGroup * kPanel + lane) * kGroup + i % kGroup;
+}
+
+// Packs one panel of block int8. Outputs past the last one are 0.
 void pack_blocks(const WeightView& weight, const PanelShape& shape, std::int64_t panel,
                  std::byte* to) {
   constexpr std::int64_t kElements = BlockI8::kElements;
-  constexpr std::int64_t kGroup = 4;
   const std::int64_t blocks = shape.depth / kElements;
   for (std::int64_t lane = 0; lane < kPanel; ++lane) {
     const std::int64_t row = panel * kPanel + lane;
@@ -69,7 +74,7 @@ void pack_blocks(const WeightView& weight, const PanelShape& shape, std::int64_t
       auto* values = reinterpret_cast<std::uint8_t*>(to + int8_values_at(block));
       reinterpret_cast<std::uint16_t*>(to + int8_scales_at(block))[lane] = from.scale;
       for (std::int64_t i = 0; i < kElements; ++i) {
-        values[(i / kGroup * kPanel + lane) * kGroup + i % kGroup] =
+        values[block_value_at(i, lane)] =
             static_cast<std::uint8_t>(from.values[static_cast<std::size_t>(i)] + 128);
       }
     }
@@ -239,6 +244,21 @@ Result<std::unique_ptr<PanelWeight>> PanelWeight::create(const WeightView& weigh
     made->seen_finite_ = made->seen_finite_ && part.value();
   }
   return made;
+}
+
+void PanelWeight::read_row(std::int64_t row, float* out) const noexcept {
+  constexpr std::int64_t kElements = BlockI8::kElements;
+  const std::byte* const panel = data() + row / kPanel * shape_.panel_bytes();
+  const std::int64_t lane = row % kPanel;
+  for (std::int64_t first = 0; first < shape_.depth; first += kElements) {
+    const std::int64_t block = first / kElements;
+    const auto* values = reinterpret_cast<const std::uint8_t*>(panel + int8_values_at(block));
+    const float scale =
+        f16_to_float(reinterpret_cast<const std::uint16_t*>(panel + int8_scales_at(block))[lane]);
+    for (std::int64_t i = 0; i < kElements; ++i) {
+      out[first + i] = scale * static_cast<float>(values[block_value_at(i, lane)] - 128);
+    }
+  }
 }
 
 }  // namespace tidemill::engines::cpu

@@ -55,6 +55,8 @@ public:
   [[nodiscard]] DType dtype() const noexcept { return shape_.dtype; }
   [[nodiscard]] const PanelShape& shape() const noexcept { return shape_; }
   [[nodiscard]] const std::byte* data() const noexcept { return bytes_.data(); }
+  /// Reads row `row` (I), widened exactly. Requires panels of kBlockI8.
+  void read_row(std::int64_t row, float* out) const noexcept;
   /// Says whether the rows that were packed before were seen to be finite.
   void add_seen(bool finite) noexcept { seen_finite_ = seen_finite_ && finite; }
   /// Returns the memory of the panels, so that the weight that replaces this one can reuse it.

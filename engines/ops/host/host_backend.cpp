@@ -88,6 +88,21 @@ private:
   WeightView view_;
 };
 
+// A table that is the weight of the head too.
+class TiedTable final : public PreparedTable {
+public:
+  explicit TiedTable(const PreparedWeight& weight) : weight_(weight) {}
+
+  [[nodiscard]] std::int64_t num_rows() const noexcept override { return weight_.out_features(); }
+  [[nodiscard]] std::int64_t width() const noexcept override { return weight_.in_features(); }
+  [[nodiscard]] DType dtype() const noexcept override { return DType::kBlockI8; }
+  [[nodiscard]] std::int64_t size_bytes() const noexcept override { return 0; }
+  [[nodiscard]] const PreparedWeight& weight() const noexcept { return weight_; }
+
+private:
+  const PreparedWeight& weight_;
+};
+
 WeightView view_of(const PreparedTable& table) {
   if (const auto* shared = dynamic_cast<const HostTable*>(&table)) {
     return weight_view(shared->tensor());
@@ -220,6 +235,10 @@ public:
     return std::unique_ptr<PreparedTable>(std::make_unique<HostTable>(table));
   }
 
+  [[nodiscard]] std::unique_ptr<PreparedTable> tied_table(const PreparedWeight& weight) override {
+    return std::make_unique<TiedTable>(weight);
+  }
+
   [[nodiscard]] Result<std::unique_ptr<PreparedTable>> replace_table(
       std::unique_ptr<PreparedTable> old, engines::ConstMatrix table, WeightRows rows,
       DType dtype) override {
@@ -304,7 +323,13 @@ public:
   // -- rows --------------------------------------------------------------------------------------
 
   void embed(IndexList ids, const PreparedTable& table, engines::Matrix to) override {
-    run([this, ids, &table, to] { ops_->embed(HostPass::indices(ids), view_of(table), out(to)); });
+    run([this, ids, &table, to] {
+      if (const auto* tied = dynamic_cast<const TiedTable*>(&table)) {
+        ops_->embed_tied(HostPass::indices(ids), tied->weight(), out(to));
+      } else {
+        ops_->embed(HostPass::indices(ids), view_of(table), out(to));
+      }
+    });
   }
 
   void embed_backward(IndexList ids, engines::ConstMatrix dout, engines::Matrix dtable) override {

@@ -138,6 +138,9 @@ public:
 
   /// Copies row ids[t] of the table (V, D) to row t of out (T, D), widened exactly.
   virtual void embed(std::span<const std::int32_t> ids, const WeightView& table, Matrix out) = 0;
+  /// Does the same with the rows of a weight that was prepared for products in kBlockI8.
+  virtual void embed_tied(std::span<const std::int32_t> ids, const PreparedWeight& weight,
+                          Matrix out) = 0;
 
   /// Adds dout[t] to row ids[t] of dtable (V, D), row by row (R2).
   virtual void embed_backward(std::span<const std::int32_t> ids, ConstMatrix dout,

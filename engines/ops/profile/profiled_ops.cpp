@@ -122,6 +122,9 @@ public:
     return record("prepare_weight", {},
                   [&] { return ops_->replace_weight(std::move(old), weight, rows, compute, use); });
   }
+  [[nodiscard]] std::unique_ptr<PreparedTable> tied_table(const PreparedWeight& weight) override {
+    return ops_->tied_table(weight);
+  }
   [[nodiscard]] Result<std::unique_ptr<PreparedTable>> prepare_table(const Tensor& table) override {
     return ops_->prepare_table(table);
   }

@@ -63,6 +63,17 @@ void ReferenceOps::embed(std::span<const std::int32_t> ids, const WeightView& ta
   }
 }
 
+void ReferenceOps::embed_tied(std::span<const std::int32_t> ids, const PreparedWeight& weight,
+                              Matrix out) {
+  const auto& values = dynamic_cast<const ReferenceWeight&>(weight);
+  check_embed(ids, values.out_features(), values.in_features(), out);
+  for (std::int64_t t = 0; t < out.rows; ++t) {
+    for (std::int64_t j = 0; j < out.cols; ++j) {
+      out.row(t)[j] = values.at(ids[static_cast<std::size_t>(t)], j);
+    }
+  }
+}
+
 void ReferenceOps::embed_backward(std::span<const std::int32_t> ids, ConstMatrix dout,
                                   Matrix dtable) {
   check_embed(ids, dtable.rows, dtable.cols, dout);

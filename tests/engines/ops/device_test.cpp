@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/tensor/block_int8.hpp"
 #include "base/tensor/float_tensor.hpp"
 #include "engines/ops/host/device_access.hpp"
 #include "engines/optimizer/gradient_norm.hpp"
@@ -164,6 +165,37 @@ TEST_P(DeviceOpsTest, TablesAndWeightsAreMadeFromDeviceMemory) {
   const DeviceValues y(*ops_, 1, 2);
   ops_->linear(x.matrix(), *weight, {}, Store::kOverwrite, y.matrix());
   EXPECT_EQ(y.read(), (Floats{12.0390625F, -34.0F}));
+}
+
+// A weight in int8 blocks has the rows of the quantized tensor, in whole panels and in the last
+// one.
+TEST_P(DeviceOpsTest, AWeightInBlocksIsATableToo) {
+  constexpr std::int64_t kRows = 37;
+  constexpr std::int64_t kCols = 96;
+  Floats values = counted(kRows * kCols);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] *= i % 3 == 0 ? -0.37F : 0.01F;
+  }
+  const Tensor tensor = make_float_tensor(values, {kRows, kCols}, DType::kF32);
+  const Tensor blocks = quantize_blocks(tensor, "table").value();
+  std::vector<std::int32_t> ids = {36, 0, 15, 16, 31, 32, 5, 5};
+  DeviceLists lists(*ops_);
+  const auto rows_of = [&](const PreparedTable& table) {
+    const DeviceValues rows(*ops_, std::ssize(ids), kCols);
+    ops_->embed(lists.indices(ids), table, rows.matrix());
+    return rows.read();
+  };
+  const auto expected = ops_->prepare_table(blocks).value();
+  for (const Tensor* from : {&tensor, &blocks}) {
+    const auto weight =
+        ops_->prepare_weight(weight_view(*from), DType::kBlockI8, WeightUse::kForward).value();
+    const auto tied = ops_->tied_table(*weight);
+    EXPECT_EQ(tied->num_rows(), kRows);
+    EXPECT_EQ(tied->width(), kCols);
+    EXPECT_EQ(tied->dtype(), DType::kBlockI8);
+    EXPECT_EQ(tied->size_bytes(), 0);
+    EXPECT_EQ(rows_of(*tied), rows_of(*expected));
+  }
 }
 
 // Ranges of rows give what all rows at once give, in new memory and over an older weight.

@@ -102,6 +102,10 @@ public:
              host::Matrix out) override {
     ops_->embed(ids, table, out);
   }
+  void embed_tied(std::span<const std::int32_t> ids, const PreparedWeight& weight,
+                  host::Matrix out) override {
+    ops_->embed_tied(ids, weight, out);
+  }
   void rms_norm(host::ConstMatrix x, std::span<const float> gain, float eps, host::Matrix out,
                 std::span<float> rstd) override {
     ops_->rms_norm(x, gain, eps, out, rstd);

@@ -8,6 +8,7 @@
 #include "base/tensor/float_tensor.hpp"
 #include "tests/engines/transformer/golden.hpp"
 #include "tests/engines/transformer/model_harness.hpp"
+#include "tests/engines/transformer/random_model.hpp"
 
 namespace tidemill::engines {
 namespace {
@@ -37,6 +38,36 @@ TEST(Nf4ModelTest, HasTheHiddenStatesOfTheEquivalentBf16Model) {
       const std::vector<std::int32_t> ids{3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5};
       EXPECT_EQ(quantized.hidden(ids), plain.hidden(ids)) << name;
       EXPECT_EQ(quantized.weights->embedding().dtype(), DType::kBlockI8);
+    }
+  }
+}
+
+// The table of a tied model is its head. New weights replace both.
+TEST(Nf4ModelTest, ATiedTableIsReadFromTheHead) {
+  ModelConfig config = small_config({.tied = true});
+  config.hidden_size = 64;
+  config.intermediate_size = 128;
+  config.num_heads = 2;
+  config.num_kv_heads = 1;
+  config.head_dim = 32;
+  const std::string name = "model.embed_tokens.weight";
+  HarnessOptions nf4;
+  nf4.weights.compute = DType::kNf4;
+  ModelConfig untied_config = config;
+  untied_config.tie_word_embeddings = false;
+  const std::vector<std::int32_t> ids{3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5};
+  for (const Backend& backend : backends()) {
+    const TensorMap first = random_weights(config, 3);
+    const TensorMap second = random_weights(config, 4);
+    ModelHarness tied(backend, config, first, nf4);
+    for (const TensorMap& tensors : {second, first}) {
+      tied.load(tensors);
+      TensorMap untied_tensors = tensors;
+      untied_tensors["lm_head.weight"] = tensors.at(name);
+      ModelHarness untied(backend, untied_config, untied_tensors, nf4);
+      EXPECT_EQ(tied.logits_of(ids), untied.logits_of(ids)) << backend;
+      const std::int64_t table = config.vocab_size * config.hidden_size / 32 * 34;
+      EXPECT_EQ(untied.weights->size_bytes() - tied.weights->size_bytes(), table) << backend;
     }
   }
 }
