@@ -767,8 +767,7 @@ TEST_F(DeviceTest, ACaptureThatFailsOrIsInProgressEndsNothingElse) {
   const auto second = ask<actors::OptimizerState>(device_, atom::capture_v);
   const auto refused = train(job({{0}}));
   EXPECT_EQ(restore(initial_, {}).status().code(), Errc::kUnavailable);
-  ASSERT_TRUE(until(first));
-  ASSERT_TRUE(first.ok());
+  ASSERT_TRUE(until(first) && first.ok());
   EXPECT_EQ(second.status().code(), Errc::kUnavailable);
   EXPECT_EQ(refused.status().code(), Errc::kUnavailable);
 
@@ -779,11 +778,9 @@ TEST_F(DeviceTest, ACaptureThatFailsOrIsInProgressEndsNothingElse) {
   EXPECT_EQ(failed.status().code(), Errc::kResourceExhausted);
   train_->failure = {};
   const auto captured = ask<actors::OptimizerState>(device_, atom::capture_v);
-  ASSERT_TRUE(until(captured));
-  EXPECT_TRUE(captured.ok());
+  EXPECT_TRUE(until(captured) && captured.ok());
   const auto trained = train(job({{0}}));
-  ASSERT_TRUE(until(trained));
-  EXPECT_TRUE(trained.ok());
+  EXPECT_TRUE(until(trained) && trained.ok());
 }
 
 TEST_F(DeviceTest, CaptureRepliesOnlyBetweenJobs) {
