@@ -13,7 +13,7 @@ namespace {
 using engines::TrainSequence;
 
 constexpr std::size_t kProbeSequences = 2;
-constexpr std::int32_t kProbeTokens = 8;
+constexpr std::int32_t kProbeTokens = 8;                     // at most
 constexpr std::uint64_t kProbeId = std::uint64_t{1} << 61U;  // outside the stream's range of ids
 
 TrainSequence make_sequence(const TrainRow& row, bool mask_truncated) {
@@ -155,7 +155,7 @@ engines::RolloutRequest probe_request(const std::vector<TrainRow>& rows,
   request.id = {kProbeId};
   request.prompt_ids = rows.front().prompt_ids;
   request.sampling.temperature = options.temperature;
-  request.max_new_tokens = kProbeTokens;
+  request.max_new_tokens = std::min(kProbeTokens, options.max_new_tokens);
   request.min_step = recent.front().version.step;
   return request;
 }

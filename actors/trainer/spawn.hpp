@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -34,6 +35,8 @@ struct TrainerOptions {
   std::uint32_t minibatches = 1;  // per batch, cut by whole groups; one optimizer step each
   std::uint32_t epochs = 1;
   float temperature = 1.0F;  // of the rollouts; 1 when greedy
+  /// The length limit of responses, which the trainer's probes obey too. Units: tokens.
+  std::int32_t max_new_tokens = std::numeric_limits<std::int32_t>::max();
   bool recompute_proximal = false;
   bool mask_truncated = false;     // do not train on responses cut off at the length limit
   std::uint64_t commit_every = 0;  // steps; 0: only at the end

@@ -197,6 +197,7 @@ TEST(TrainBatch, AGeneratedProbeAllowsAComparison) {
   TrainRequest job = actors::make_train_request(rows, options, {0, 0, 4}, recent);
   const auto request = actors::probe_request(rows, options, recent);
   EXPECT_EQ(request.min_step, 4U);
+  EXPECT_EQ(request.max_new_tokens, 8);
   EXPECT_EQ(request.sampling.temperature, 0.5F);
   EXPECT_THAT(request.prompt_ids, ElementsAre(1, 2, 3));
   const engines::RolloutResult result{
@@ -205,6 +206,14 @@ TEST(TrainBatch, AGeneratedProbeAllowsAComparison) {
   EXPECT_TRUE(actors::has_comparison(job));
   ASSERT_EQ(job.probe.size(), 1U);
   EXPECT_THAT(job.probe[0].ids, ElementsAre(1, 2, 3, 9));
+}
+
+// Memory is planned for responses, so a probe may not be longer than they are.
+TEST(TrainBatch, AProbeIsNoLongerThanAResponse) {
+  const auto recent = snapshots({4});
+  actors::TrainerOptions options;
+  options.max_new_tokens = 3;
+  EXPECT_EQ(actors::probe_request({row_of(0, 0, 2)}, options, recent).max_new_tokens, 3);
 }
 
 // -- metrics --------------------------------------------------------------------------------------

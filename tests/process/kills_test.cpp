@@ -178,7 +178,7 @@ void KillsTest::kill_often(const std::string& config, std::uint64_t steps, int k
 std::string rl_config(const std::string& more) {
   return "workflow: rl\nname: " + std::string(kRun) + "\nseed: 7\n" + random_model() +
          "data: {train: rows.jsonl, eval: rows.jsonl}\n"
-         "rollout: {group_size: 4, max_new_tokens: 8, workers: 2}\n"
+         "rollout: {group_size: 4, max_new_tokens: 3, workers: 2}\n"
          "reward: {kind: regex, pattern: '[A-Z]'}\n"
          "device: {threads: 1}\n" +
          more;

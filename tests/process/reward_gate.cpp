@@ -56,7 +56,7 @@ void RewardGate::open() const {
 std::string gated_config(const std::string& model, const std::string& more) {
   return "workflow: rl\nname: " + std::string(kGatedRun) + "\nseed: 7\n" + model +
          "data: {train: rows.jsonl}\n"
-         "rollout: {group_size: 4, max_new_tokens: 8, workers: 2}\n"
+         "rollout: {group_size: 4, max_new_tokens: 3, workers: 2}\n"
          "train: {steps: " +
          std::to_string(kGatedSteps) +
          ", prompts_per_step: 4, learning_rate: 1e-3}\n"

@@ -29,7 +29,9 @@ TEST(SettingsMapping, OfTheTrainer) {
   options.eval.common.patience = 9;
   options.eval.common.min_improvement = 0.25;
   options.rollout.temperature = 0.75;
+  options.rollout.max_new_tokens = 5;
   const actors::TrainerOptions trainer = trainer_options(options, 11);
+  EXPECT_EQ(trainer.max_new_tokens, 5);
   EXPECT_EQ(trainer.groups_per_step, 3U);
   EXPECT_EQ(trainer.minibatches, 4U);
   EXPECT_EQ(trainer.epochs, 5U);

@@ -79,6 +79,7 @@ actors::TrainerOptions trainer_options(const RlOptions& options, std::uint64_t s
   trainer.epochs = static_cast<std::uint32_t>(options.train.epochs);
   trainer.temperature =
       options.rollout.temperature > 0.0 ? static_cast<float>(options.rollout.temperature) : 1.0F;
+  trainer.max_new_tokens = options.rollout.max_new_tokens;
   trainer.recompute_proximal = options.algorithm.proximal == ProximalPolicy::kRecompute;
   trainer.mask_truncated = options.algorithm.mask_truncated;
   trainer.commit_every = static_cast<std::uint64_t>(options.run.checkpoint.every_steps);
@@ -127,7 +128,12 @@ Status check_fit(const RlOptions& options, const engines::ModelConfig& config) {
 }
 
 Status check_cache(const RlOptions& options, const actors::Lengths& prompts,
-                   std::int64_t needed_bytes) {
+                   std::int64_t needed_bytes, std::int64_t allowed_bytes) {
+  if (options.rollout.kv_bytes.value_or(0) > allowed_bytes) {
+    return invalid_argument("rollout.kv_bytes: " + std::to_string(*options.rollout.kv_bytes) +
+                            " exceeds the " + std::to_string(allowed_bytes) +
+                            " bytes of memory that the run may use");
+  }
   if (options.rollout.kv_bytes.value_or(needed_bytes) >= needed_bytes) {
     return {};
   }
