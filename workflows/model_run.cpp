@@ -100,7 +100,8 @@ engines::AdapterConfig config_of(const NewIa3& options) {
 Result<engines::AdapterFiles> new_adapter(engines::AdapterConfig config, const ModelOptions& model,
                                           const engines::ModelFiles& files, std::uint64_t seed) {
   config.base_model = model.path;
-  return engines::make_adapter(config, files, compute_type(model, files.config), seed);
+  return engines::make_adapter(config, files, compute_type(model, files.config), seed,
+                               "train.adapter");
 }
 
 engines::LearningRateScheduleKind schedule_kind(LearningRateSchedule schedule) {

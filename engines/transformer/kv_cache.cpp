@@ -39,12 +39,12 @@ Result<std::unique_ptr<KvCache>> KvCache::create(const ModelConfig& config,
   std::unique_ptr<KvCache> cache(new KvCache(ops));
   cache->options_ = options;
   cache->num_pages_ = num_pages;
-  cache->pool_ = PagePool(num_pages);
   cache->num_layers_ = config.num_layers;
   cache->layer_bytes_ = num_pages * page_bytes;
   TIDEMILL_ASSIGN_OR_RETURN(
       cache->data_,
       ops.memory().allocate(cache->num_layers_ * cache->layer_bytes_, BlockUse::kGradual));
+  cache->pool_ = PagePool(num_pages);  // its records take memory at once
   return cache;
 }
 

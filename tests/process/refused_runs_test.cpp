@@ -56,6 +56,10 @@ TEST_F(RefusedRunsTest, KeysThatDoNotFitTheModel) {
       std::string(kData) + kReward +
           "rollout: {group_size: 4, max_new_tokens: 4, kv_bytes: 1000}\n",
       HasSubstr("rollout.kv_bytes: 1000 cannot hold the longest sequence, which takes "));
+  expect_rl_refused(std::string(kData) + kReward +
+                        "rollout: {group_size: 4, max_new_tokens: 4, kv_bytes: "
+                        "9223372036854775807}\n",
+                    HasSubstr("rollout.kv_bytes: 9223372036854775807 exceeds the "));
 }
 
 // Without this check, the trainer would wait for a batch, whose last prompts would wait for space

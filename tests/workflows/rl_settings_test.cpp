@@ -2,6 +2,8 @@
 // Tests the checks of reinforcement-learning options against model and data.
 #include "workflows/rl/rl_settings.hpp"
 
+#include <limits>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -83,17 +85,21 @@ TEST(RlSettings, AFixedOrderNeedsRoomForAllBatchesInFlight) {
   EXPECT_TRUE(check_batch_fits(options, facts).ok());
 }
 
-TEST(RlSettings, ACacheMustHoldTheLongestSequence) {
+TEST(RlSettings, ACacheMustHoldTheLongestSequenceAndFitInMemory) {
   RlOptions options;
   actors::Lengths prompts;
   prompts.add(40, {"train.jsonl", 3});
-  EXPECT_TRUE(check_cache(options, prompts, 5000).ok()) << "the plan chooses";
+  EXPECT_TRUE(check_cache(options, prompts, 5000, 6000).ok()) << "the plan chooses";
   options.rollout.kv_bytes = 5000;
-  EXPECT_TRUE(check_cache(options, prompts, 5000).ok());
+  EXPECT_TRUE(check_cache(options, prompts, 5000, 6000).ok());
   options.rollout.kv_bytes = 4999;
-  EXPECT_EQ(check_cache(options, prompts, 5000).message(),
+  EXPECT_EQ(check_cache(options, prompts, 5000, 6000).message(),
             "rollout.kv_bytes: 4999 cannot hold the longest sequence, which takes 5000 bytes: a "
             "prompt of 40 tokens (train.jsonl:3) and rollout.max_new_tokens");
+  options.rollout.kv_bytes = std::numeric_limits<std::int64_t>::max();
+  EXPECT_EQ(check_cache(options, prompts, 5000, 6000).message(),
+            "rollout.kv_bytes: 9223372036854775807 exceeds the 6000 bytes of memory that the run "
+            "may use");
 }
 
 TEST(RlSettings, LongPromptsAreCountedWithWhatBecameOfThem) {

@@ -59,10 +59,12 @@ namespace tidemill::workflows {
 [[nodiscard]] Status check_fit(const RlOptions& options, const engines::ModelConfig& config);
 
 /// Checks that `rollout.kv_bytes`, if given, is at least `needed_bytes`, the size of the longest
-/// sequence; `prompts` names the location of its prompt.
-/// Errors: `kInvalidArgument` naming the key, the needed size and the longest prompt.
+/// sequence, and at most `allowed_bytes`, the memory that the run may use. `prompts` names the
+/// location of the longest prompt.
+/// Errors: `kInvalidArgument` naming the key, the needed size and the longest prompt, or the
+/// allowed size.
 [[nodiscard]] Status check_cache(const RlOptions& options, const actors::Lengths& prompts,
-                                 std::int64_t needed_bytes);
+                                 std::int64_t needed_bytes, std::int64_t allowed_bytes);
 
 /// Checks that the stream can hold the rows that must be in it at the same time: one batch, because
 /// the trainer takes a whole batch, or `staleness.max` + 1 batches with `staleness.schedule:

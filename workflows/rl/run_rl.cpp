@@ -383,7 +383,8 @@ Status plan_for_data(const RlOptions& options, const TrainedModel& model, RlRun&
   TIDEMILL_RETURN_IF_ERROR(
       check_cache(options, prompts,
                   engines::kv_bytes_for(model.files.config, runtime,
-                                        longest_sequence(options, prompts.longest()))));
+                                        longest_sequence(options, prompts.longest())),
+                  allowed_memory(options.run.device)));
   opened.plans.expected = expected_plan(options, model, opened, opened.plans.maximum);
   opened.plans.expected.note = recomputed_rows_note(options, model, opened);
   return {};
