@@ -169,7 +169,8 @@ public:
   [[nodiscard]] virtual Status optim_step(const OptimStep& step) = 0;
   [[nodiscard]] Status optim_step() { return optim_step(OptimStep()); }
 
-  /// Starts to publish the working weights as an immutable snapshot of `version`.
+  /// Starts to publish the working weights as an immutable snapshot of `version`. `advance` fails
+  /// with `kInternal` naming the tensor if a weight is not finite.
   [[nodiscard]] virtual Status save(PolicyVersion version) = 0;
 
   /// Starts to copy what `load` needs in addition to the last snapshot: optimizer moments and

@@ -105,8 +105,15 @@ Result<AdapterSpec> adapter_spec(const AdapterConfig& config,
     if (!module.weight.empty()) {
       return invalid_argument("modules_to_save: " + module.path + " is also a target module");
     }
+    if (config.kind == AdapterKind::kLora && target.rank < 1) {
+      return invalid_argument("r: rank " + std::to_string(target.rank) +
+                              " is less than 1 (module " + module.path + ")");
+    }
     module.rank = target.rank;
     module.scale = static_cast<float>(target.scale);
+    if (!std::isfinite(module.scale)) {
+      return invalid_argument("lora_alpha: the scale of module " + module.path + " is not finite");
+    }
     if (target.scales_input) {
       std::swap(module.input_scale, module.output_scale);
     }

@@ -156,7 +156,8 @@ private:
       const SampleId id = sequence.id;
       if (!batch_.emplace(id, std::move(sequence)).second) {
         batch_.clear();
-        return invalid_argument("a second sequence sample_id=" + std::to_string(id.value));
+        return invalid_argument("two sequences have the same id sample_id=" +
+                                std::to_string(id.value));
       }
     }
     for (const auto& [id, sequence] : batch_) {

@@ -3,6 +3,7 @@
 // view and the policy's job.
 #include "engines/runtime/model_runtime.hpp"
 
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -19,22 +20,47 @@
 namespace tidemill::engines {
 namespace {
 
+// Larger sizes would overflow in the arithmetic of reservations.
+constexpr std::int64_t kMaxBytes = std::int64_t{1} << 50U;
+constexpr std::int64_t kMaxRows = std::numeric_limits<std::int32_t>::max();
+
+Status check_size(const std::string& option, std::int64_t value, std::int64_t max) {
+  if (value >= 0 && value <= max) {
+    return {};
+  }
+  return invalid_argument(option + ": " + std::to_string(value) +
+                          (value < 0 ? " is negative" : " is more than " + std::to_string(max)));
+}
+
+Status check_sizes(const RuntimeOptions& options) {
+  for (const auto& [option, value] :
+       {std::pair("device_bytes", options.device_bytes), std::pair("kv_bytes", options.kv_bytes),
+        std::pair("generated_bytes", options.generated_bytes),
+        std::pair("activation_bytes", options.activation_bytes),
+        std::pair("adapter_bytes", options.adapter_bytes)}) {
+    TIDEMILL_RETURN_IF_ERROR(check_size(option, value, kMaxBytes));
+  }
+  for (const auto& [option, value] :
+       {std::pair("window_tokens", options.window_tokens),
+        std::pair("limits.rollout_rows", options.limits.rollout_rows),
+        std::pair("limits.sampled_rows", options.limits.sampled_rows),
+        std::pair("limits.train_rows", options.limits.train_rows),
+        std::pair("limits.sequence_rows", options.limits.sequence_rows),
+        std::pair("limits.prompt_rows", options.limits.prompt_rows)}) {
+    TIDEMILL_RETURN_IF_ERROR(check_size(option, value, kMaxRows));
+  }
+  return {};
+}
+
 Status check_options(const RuntimeOptions& options) {
+  TIDEMILL_RETURN_IF_ERROR(check_sizes(options));
   if (options.max_running < 1) {
     return invalid_argument("max_running: " + std::to_string(options.max_running) +
                             " is less than 1");
   }
-  if (options.device_bytes < 0) {
-    return invalid_argument("device_bytes: " + std::to_string(options.device_bytes) +
-                            " is negative");
-  }
   if (options.limits.rollout_rows < 1) {
     return invalid_argument("limits.rollout_rows: " + std::to_string(options.limits.rollout_rows) +
                             " is less than 1");
-  }
-  if (options.adapter_bytes < 0) {
-    return invalid_argument("adapter_bytes: " + std::to_string(options.adapter_bytes) +
-                            " is negative");
   }
   if (!options.optimizer.has_value()) {
     return {};
@@ -50,10 +76,6 @@ Status check_options(const RuntimeOptions& options) {
   if (options.activation_bytes < 1) {
     return invalid_argument("activation_bytes: " + std::to_string(options.activation_bytes) +
                             " is less than 1");
-  }
-  if (options.window_tokens < 0) {
-    return invalid_argument("window_tokens: " + std::to_string(options.window_tokens) +
-                            " is negative");
   }
   return check_cuts(backend_factory(options), options);
 }
@@ -166,12 +188,12 @@ public:
     options.window_tokens = job.window_tokens;
     options.allocator = job.allocator;
     options.generated_bytes = 0;  // only the policy's rows are kept
-    options.limits = {};          // those of generation do not apply, the others are the policy's
+    options.limits = job.limits;
+    options.limits.rollout_rows = RowLimits().rollout_rows;  // the job does not generate
+    options.limits.sampled_rows = 0;
     TIDEMILL_RETURN_IF_ERROR(check_options(options));
-    if (job.reserved_tokens < 0) {
-      return invalid_argument("reserved_tokens: " + std::to_string(job.reserved_tokens) +
-                              " is negative");
-    }
+    TIDEMILL_RETURN_IF_ERROR(check_size("reserved_tokens", job.reserved_tokens,
+                                        std::numeric_limits<std::int64_t>::max()));
     TIDEMILL_ASSIGN_OR_RETURN(AdapterSpec spec, read_spec(context_->config, job.adapter, true));
     const std::shared_ptr<const ModelWeights> base = opened_.lock();
     if (!options.trains_adapters || base == nullptr) {

@@ -20,15 +20,17 @@ namespace tidemill::engines {
 struct JobOptions {
   AdapterFiles adapter;  // its initial values
   OptimizerOptions optimizer;
-  /// As in `RuntimeOptions`.
-  std::int64_t activation_bytes = 0;
+  /// As in `RuntimeOptions`. Of the limits, those of generation do not apply.
+  std::int64_t activation_bytes = RuntimeOptions().activation_bytes;
+  RowLimits limits;
   Recompute recompute = Recompute::kNone;
   std::int64_t window_tokens = 0;
   /// Positions of the cache, in whole pages, that the job holds for its whole life: it never waits
   /// for pages and takes none from generation, and no other user of the cache can take them. Longer
   /// sequences are refused. 0: its micro-batches share the pages of the cache.
   std::int64_t reserved_tokens = 0;
-  /// Whether the weights at the start, and at each `load`, are kept for `OptimStep::proximal`.
+  /// Whether the weights at the start, and at each `load`, are kept for `OptimStep::proximal`. The
+  /// job of the policy does not keep them.
   bool keeps_anchor = false;
   /// Supplies the memory of saved weights. Must outlive the job. If null, the heap does.
   BufferAllocator* allocator = nullptr;
@@ -42,7 +44,7 @@ struct DeviceUse {
 
 /// A model that generates and trains on one device.
 ///
-/// Opening a runtime or a job reserves the memory of its passes (`RuntimeOptions::limits`).
+/// Opening a runtime or a job reserves the memory of its passes (`RowLimits`).
 /// Generation and training then allocate no device memory. What still does, and reports a `Status`
 /// if there is too little: weights that are laid out, adapters that are loaded by name, and batches
 /// whose shared prompts are longer than `RowLimits::prompt_rows` and than those of earlier batches.

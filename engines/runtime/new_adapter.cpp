@@ -41,10 +41,10 @@ Status check_targets(const ModuleSelector& targets, const ModelConfig& model) {
 }  // namespace
 
 Result<AdapterFiles> make_adapter(const AdapterConfig& config, const ModelFiles& model,
-                                  DType compute, std::uint64_t seed) {
+                                  DType compute, std::uint64_t seed, std::string location) {
   AdapterFiles adapter;
   adapter.config = config;
-  adapter.location = "train.adapter";
+  adapter.location = std::move(location);
   if (const Status named = check_targets(config.targets, model.config); !named.ok()) {
     return named.with_context(adapter.location);
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "base/result.hpp"
 #include "base/tensor/dtype.hpp"
@@ -13,10 +14,12 @@ namespace tidemill::engines {
 
 /// Makes a new adapter for a model, initialized at random from `seed`. At first it changes no
 /// result of a runtime that computes in `compute` (`RuntimeOptions`); see `init_adapter`.
+/// `location` names it in messages, as the folder does for an adapter from files.
 /// Errors: `kInvalidArgument` if a target names no layer of the model; those of `resolve_adapter`,
 /// `adapter_spec` and `init_adapter`.
 [[nodiscard]] Result<AdapterFiles> make_adapter(const AdapterConfig& config,
                                                 const ModelFiles& model, DType compute,
-                                                std::uint64_t seed);
+                                                std::uint64_t seed,
+                                                std::string location = "new adapter");
 
 }  // namespace tidemill::engines

@@ -17,10 +17,12 @@ Result<std::unique_ptr<ReservedPages>> ReservedPages::create(RuntimeContext& con
       context.batch_needs.empty() ? 0 : *context.batch_needs.rbegin();
   const std::int64_t needed = std::max(context.largest_request(), longest_batch);
   if (pages > cache.num_shared_pages() - needed) {
+    const std::int64_t page_tokens = cache.options().page_tokens;
     return Status(Errc::kResourceExhausted,
-                  "reserved_tokens: of the " + std::to_string(cache.num_shared_pages()) +
-                      " pages that the cache shares, " + std::to_string(pages) +
-                      " cannot be reserved, because accepted work needs " + std::to_string(needed));
+                  "reserved_tokens: " + std::to_string(tokens) +
+                      " tokens cannot be reserved: the " + "cache shares pages for " +
+                      std::to_string(cache.num_shared_pages() * page_tokens) +
+                      ", and accepted work needs " + std::to_string(needed * page_tokens));
   }
   if (pages > cache.num_shared_pages() - context.job_pages) {
     return Status(Errc::kUnavailable, "other jobs hold the pages of the cache");

@@ -59,10 +59,12 @@ Result<std::unique_ptr<RuntimeContext>> RuntimeContext::create(const ModelConfig
   auto context = std::make_unique<RuntimeContext>();
   context->config = config;
   TIDEMILL_ASSIGN_OR_RETURN(context->workers, start_workers(num_threads(options.threads)));
-  TIDEMILL_ASSIGN_OR_RETURN(
-      context->ops,
-      backend_factory(options).open(*context->workers,
-                                    {reserved_bytes(config, options, spec), options.device_bytes}));
+  auto ops = backend_factory(options).open(
+      *context->workers, {reserved_bytes(config, options, spec), options.device_bytes});
+  if (!ops.ok()) {
+    return ops.status().with_context("memory of the cache and of passes");
+  }
+  context->ops = std::move(ops).value();
   if (options.profile != nullptr) {
     context->ops = make_profiled_ops(std::move(context->ops), *options.profile);
   }
@@ -70,7 +72,11 @@ Result<std::unique_ptr<RuntimeContext>> RuntimeContext::create(const ModelConfig
   KvCacheOptions cache;
   cache.byte_limit = options.kv_bytes;
   cache.dtype = options.kv_dtype;
-  TIDEMILL_ASSIGN_OR_RETURN(context->cache, KvCache::create(config, cache, *context->ops));
+  auto made = KvCache::create(config, cache, *context->ops);
+  if (!made.ok()) {
+    return made.status().with_context("memory of keys and values");
+  }
+  context->cache = std::move(made).value();
   const Status reserved =
       context->transformer->reserve(generation_limits(config, options, context->cache_tokens()));
   TIDEMILL_RETURN_IF_ERROR(reserved.with_context(

@@ -71,6 +71,10 @@ Result<std::unique_ptr<RuntimeJob>> RuntimeJob::create(Parts parts, const Runtim
   std::unique_ptr<RuntimeJob> job(new RuntimeJob(std::move(parts), options,
                                                  std::move(parameters).value(),
                                                  std::move(gradients).value(), std::move(weights)));
+  if (job->activation_rows_ < 1) {
+    return invalid_argument("activation_bytes: " + std::to_string(options.activation_bytes) +
+                            " holds no token, which takes " + std::to_string(job->row_bytes_));
+  }
   TIDEMILL_RETURN_IF_ERROR(job->reserve(options));
   const Status loaded = job->parameters_.load(initial);
   TIDEMILL_CHECK(loaded.ok()) << loaded.to_string();  // the same tensors have been laid out
@@ -221,7 +225,7 @@ Status RuntimeJob::begin_batch(TrainBatch batch, TokenLoss* loss) {
     TIDEMILL_RETURN_IF_ERROR(check(sequence));
     const SampleId id = sequence.id;
     if (!begun.entries.try_emplace(id, Entry{std::move(sequence), {}, {}}).second) {
-      return invalid_argument("a second sequence" + sample_text(id));
+      return invalid_argument("two sequences have the same id" + sample_text(id));
     }
   }
   std::vector<const TrainSequence*> sequences;
@@ -248,7 +252,7 @@ Status RuntimeJob::begin_batch(TrainBatch batch, TokenLoss* loss) {
   } else {
     work_ = Work::kBatch;
   }
-  has_gradients_ = has_gradients_ || loss != nullptr;
+  has_gradients_ = has_gradients_ || (loss != nullptr && !batch_->entries.empty());
   return {};
 }
 
@@ -457,13 +461,18 @@ Status RuntimeJob::run_optimizer_unit() {
   }
   TIDEMILL_RETURN_IF_ERROR(parameters_.run_unit());
   if (!parameters_.stepping()) {
-    last_update_ = parameters_.last_update();
-    last_update_.sums = std::move(sums_);
-    last_update_.recalled_tokens = num_recalled_;
+    report_update();
     gradient_units_ = gradients_.start_zero();
     work_ = Work::kZero;
   }
   return {};
+}
+
+// Takes over the report of the step that is complete.
+void RuntimeJob::report_update() {
+  last_update_ = parameters_.last_update();
+  last_update_.sums = std::move(sums_);
+  last_update_.recalled_tokens = num_recalled_;
 }
 
 // Sets a part of the gradients to zero after the optimizer step that used them.
@@ -556,6 +565,9 @@ void RuntimeJob::drop_gradients() {
 
 void RuntimeJob::cancel() {
   const bool completed = work_ == Work::kOptimStep && parameters_.cancel_step();
+  if (completed) {
+    report_update();
+  }
   if (completed || work_ == Work::kZero) {
     begin_layout();
   }
@@ -570,6 +582,7 @@ void RuntimeJob::cancel() {
 
 Status RuntimeJob::save(PolicyVersion version) {
   TIDEMILL_RETURN_IF_ERROR(check_idle());
+  saved_.reset();
   saving_.emplace(parameters_.weights().entries().size());
   saving_->snapshot.version = version;
   work_ = Work::kSave;
@@ -589,6 +602,9 @@ Status RuntimeJob::save_next() {
     saving_->hasher.begin(entry.name, dtype, entry.shape, tensor->size_bytes());
   }
   saving_->hasher.append(tensor->run());
+  if (!tensor->all_finite()) {
+    return {Errc::kInternal, "the weights of tensor " + entry.name + " are not finite"};
+  }
   if (!tensor->done()) {
     return {};
   }
@@ -619,8 +635,19 @@ void RuntimeJob::finish_save() {
   work_ = Work::kNone;
 }
 
+Snapshot RuntimeJob::take_snapshot() {
+  TIDEMILL_CHECK(saved_.has_value()) << "there is no snapshot to take";
+  return *std::exchange(saved_, std::nullopt);
+}
+
+TensorMap RuntimeJob::take_optimizer_state() {
+  TIDEMILL_CHECK(captured_.has_value()) << "there is no optimizer state to take";
+  return *std::exchange(captured_, std::nullopt);
+}
+
 Status RuntimeJob::capture() {
   TIDEMILL_RETURN_IF_ERROR(check_idle());
+  captured_.reset();
   capturing_ = parameters_.start_state(heap_);
   work_ = Work::kCapture;
   return {};

@@ -62,12 +62,12 @@ public:
   Result<std::vector<float>> logprobs(SampleId id) const override;
   bool recalled(SampleId id) const override;
   const UpdateReport& last_update() const override { return last_update_; }
-  Snapshot take_snapshot() override { return std::move(saved_); }
+  Snapshot take_snapshot() override;
   Result<std::vector<std::vector<float>>> score(const Snapshot& weights,
                                                 std::span<const TrainSequence> sequences,
                                                 float temperature) override;
   Status capture() override;
-  TensorMap take_optimizer_state() override { return std::move(captured_); }
+  TensorMap take_optimizer_state() override;
   Status load(const Snapshot& snapshot, const TensorMap& optimizer_state) override;
 
   /// Keeps the weights that proximal terms refer to (`OptimStep::proximal`).
@@ -149,6 +149,7 @@ private:
   void end_batch();
   [[nodiscard]] Status run_unit();
   [[nodiscard]] Status run_optimizer_unit();
+  void report_update();
   void zero_next();
   void begin_layout();
   [[nodiscard]] Status lay_out_next();
@@ -190,9 +191,9 @@ private:
   // Set while `working_` is not laid out. All work starts with the rest of it.
   std::optional<LayingOut> laying_out_;
   std::optional<Saving> saving_;
-  Snapshot saved_;
+  std::optional<Snapshot> saved_;
   std::optional<TrainedParameters::StateCopy> capturing_;
-  TensorMap captured_;
+  std::optional<TensorMap> captured_;
 };
 
 }  // namespace tidemill::engines

@@ -165,7 +165,7 @@ Status TrainedParameters::check_step(const OptimStep& step) const {
                             " is negative or not finite");
   }
   if (step.proximal > 0.0 && !anchor_.has_value()) {
-    return invalid_argument("proximal: the job was opened without it");
+    return invalid_argument("proximal: the job was opened without `JobOptions::keeps_anchor`");
   }
   for (const std::string& name : step.frozen) {
     if (weights_.find(name) == nullptr) {

@@ -2,6 +2,7 @@
 #include "engines/transformer/parameter_set.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <span>
 #include <utility>
 
@@ -152,6 +153,20 @@ Result<ParameterSet::Copy> ParameterSet::start_copy(const Entry& entry, DType dt
   return Copy(values(entry), entry.shape, dtype, *ops_, std::move(made));
 }
 
+namespace {
+
+// Adds up bits instead of returning early, so that the compiler can use vectors.
+bool are_finite(std::span<const float> values) {
+  constexpr std::uint32_t kExponent = 0x7F800000U;
+  std::uint32_t not_finite = 0;
+  for (const float value : values) {
+    not_finite |= (std::bit_cast<std::uint32_t>(value) & kExponent) == kExponent ? 1U : 0U;
+  }
+  return not_finite == 0;
+}
+
+}  // namespace
+
 // Reads in pieces, each straight into the new buffer unless it has to be rounded.
 std::span<const std::byte> ParameterSet::Copy::run() {
   TIDEMILL_CHECK(!done());
@@ -165,11 +180,14 @@ std::span<const std::byte> ParameterSet::Copy::run() {
     const auto to = made_.bytes.subspan(static_cast<std::size_t>(next_) * width, count * width);
     next_ += part.size;
     if (dtype_ == DType::kF32) {
-      check_read(ops_->read(part, {reinterpret_cast<float*>(to.data()), count}));
+      const std::span<float> floats(reinterpret_cast<float*>(to.data()), count);
+      check_read(ops_->read(part, floats));
+      all_finite_ = all_finite_ && are_finite(floats);
       continue;
     }
     values.resize(count);
     check_read(ops_->read(part, values));
+    all_finite_ = all_finite_ && are_finite(values);
     round_floats(values, dtype_, to);
   }
   return made_.bytes.subspan(static_cast<std::size_t>(begin) * width,

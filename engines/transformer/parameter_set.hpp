@@ -104,6 +104,8 @@ public:
   std::span<const std::byte> run();
   /// Returns the number of bytes of the whole tensor.
   [[nodiscard]] std::size_t size_bytes() const noexcept { return made_.bytes.size(); }
+  /// Returns whether all elements copied until now are finite.
+  [[nodiscard]] bool all_finite() const noexcept { return all_finite_; }
   /// Returns the tensor. Requires `done`.
   [[nodiscard]] Tensor take();
 
@@ -119,6 +121,7 @@ private:
   DType dtype_;
   UnwrittenBuffer made_;
   std::int64_t next_ = 0;  // element to copy
+  bool all_finite_ = true;
 };
 
 }  // namespace tidemill::engines

@@ -597,7 +597,7 @@ TEST_F(DeviceTest, AJobThatFailsAfterItsFirstSequenceLeavesNoOpenBatch) {
   start();
   const auto failed = train(job({{7, 7}}));  // the second sequence is refused
   ASSERT_TRUE(until(failed));
-  EXPECT_THAT(failed.status().message(), HasSubstr("a second sequence sample_id=7"));
+  EXPECT_THAT(failed.status().message(), HasSubstr("two sequences have the same id sample_id=7"));
   advance(1s);
   EXPECT_EQ(train_->steps, 0) << "the open batch refers to a loss that is gone";
   EXPECT_FALSE(train_->has_work());

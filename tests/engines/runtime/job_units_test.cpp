@@ -208,6 +208,8 @@ TEST_P(JobUnitsTest, AnUpdateThatIsCancelledAtAnyUnitIsWholeOrNothing) {
     const auto computed = logprobs(job);
     const TensorMap now = optimizer_state(job).value();
     const bool whole = same_tensors(now, after);
+    EXPECT_EQ(job.last_update().optimizer_step, whole ? 1 : 0);
+    EXPECT_EQ(job.last_update().sums.contains("loss"), whole);
     EXPECT_TRUE(whole || same_tensors(now, before));
     EXPECT_TRUE(whole || completed == 0);
     completed += whole ? 1 : 0;

@@ -15,6 +15,7 @@
 #include "engines/ops/reference/factory.hpp"
 #include "engines/peft/adapter_spec.hpp"
 #include "engines/runtime/memory_estimate.hpp"
+#include "engines/runtime/new_adapter.hpp"
 #include "engines/runtime/weight_cache.hpp"
 #include "engines/transformer/transformer.hpp"
 #include "tests/engines/runtime/job_steps.hpp"
@@ -82,6 +83,38 @@ TEST_F(ModelRuntimeTest, BadOptionsAreRefused) {
   bad = options(Training::kNo);
   bad.max_running = 0;
   expect_refused(bad, Errc::kInvalidArgument, "max_running: 0");
+  for (auto [field, name] :
+       {std::pair{&RuntimeOptions::kv_bytes, "kv_bytes: -1 is negative"},
+        {&RuntimeOptions::generated_bytes, "generated_bytes: -1 is negative"}}) {
+    bad = options(Training::kNo);
+    bad.*field = -1;
+    expect_refused(bad, Errc::kInvalidArgument, name);
+  }
+  for (auto [field, name] : {std::pair{&RowLimits::sampled_rows, "limits.sampled_rows"},
+                             {&RowLimits::train_rows, "limits.train_rows"},
+                             {&RowLimits::sequence_rows, "limits.sequence_rows"},
+                             {&RowLimits::prompt_rows, "limits.prompt_rows"}}) {
+    bad = options(Training::kNo);
+    bad.limits.*field = -5;
+    expect_refused(bad, Errc::kInvalidArgument, std::string(name) + ": -5 is negative");
+  }
+  const std::int64_t huge = std::int64_t{1} << 62U;
+  bad = options(Training::kNo);
+  bad.kv_bytes = huge;
+  expect_refused(bad, Errc::kInvalidArgument, "kv_bytes: 4611686018427387904 is more than");
+  bad = options(Training::kNo);
+  bad.limits.rollout_rows = huge;
+  expect_refused(bad, Errc::kInvalidArgument, "limits.rollout_rows: 4611686018427387904 is more");
+  bad = options(Training::kYes);
+  bad.limits.prompt_rows = huge;
+  expect_refused(bad, Errc::kInvalidArgument, "limits.prompt_rows: 4611686018427387904 is more");
+  bad = options(Training::kYes);
+  bad.activation_bytes = 100;
+  expect_refused(bad, Errc::kInvalidArgument, "activation_bytes: 100 holds no token");
+  bad = options(Training::kNo);
+  bad.device_bytes = std::int64_t{1} << 20U;
+  bad.kv_bytes = std::int64_t{8} << 20U;
+  expect_refused(bad, Errc::kResourceExhausted, "memory of keys and values: ");
   bad = options(Training::kNo);
   bad.kv_bytes = 100;
   expect_refused(bad, Errc::kResourceExhausted, "100");
@@ -209,6 +242,57 @@ TEST_F(ModelRuntimeTest, AdaptersThatDoNotFitAreRefused) {
   bad.adapter = small_adapter(model_.config, 1);
   bad.adapter->config.dropout = 0.1;
   expect_refused(bad, Errc::kUnimplemented, "lora_dropout");
+}
+
+TEST_F(ModelRuntimeTest, AdaptersWithBadNumbersAreRefused) {
+  AdapterConfig config;
+  config.targets.kind = ModuleSelector::Kind::kAllLinear;
+  const auto expect_bad = [&](const std::string& message) {
+    const auto made = make_adapter(config, model_, DType::kF32, 1);
+    EXPECT_EQ(made.status().code(), Errc::kInvalidArgument);
+    EXPECT_NE(made.status().message().find(message), std::string::npos) << made.status().message();
+    EXPECT_EQ(made.status().message().find("train.adapter"), std::string::npos);
+  };
+  for (const std::int64_t rank : {0, -1}) {
+    config.rank = rank;
+    expect_bad("rank " + std::to_string(rank) + " is less than 1");
+  }
+  config.rank = 4;
+  config.alpha = std::numeric_limits<double>::quiet_NaN();
+  expect_bad("is not finite");
+
+  // Files that a program made itself are checked when they are used.
+  RuntimeOptions bad = options(Training::kYes);
+  bad.adapter = small_adapter(model_.config, 1);
+  bad.adapter->modules[0].rank = 0;
+  expect_refused(bad, Errc::kInvalidArgument, "rank 0 is less than 1");
+}
+
+TEST_F(ModelRuntimeTest, JobsTakeTheLimitsOfTheirOptions) {
+  RuntimeOptions base = options(Training::kNo);
+  base.trains_adapters = true;
+  const auto runtime = open_runtime(model_, base).value();
+  JobOptions job;
+  job.adapter = small_adapter(model_.config, 1);
+  job.optimizer.total_steps = 10;
+  EXPECT_EQ(job.activation_bytes, RuntimeOptions().activation_bytes);
+  job.limits.train_rows = 20;
+  job.limits.sequence_rows = 20;
+  const std::int64_t before = runtime->device_use().bytes;
+  const auto small = runtime->open_job(job).value();
+  const std::int64_t small_bytes = runtime->device_use().bytes - before;
+  TrainSequence sequence;
+  sequence.ids.assign(30, 1);
+  sequence.response_mask.assign(30, 1);
+  const Status refused = small->forward({{sequence}});
+  EXPECT_EQ(refused.code(), Errc::kResourceExhausted);
+  EXPECT_NE(refused.message().find("20 rows"), std::string::npos) << refused.message();
+  job.limits = {};
+  const auto large = runtime->open_job(job).value();
+  EXPECT_GT(runtime->device_use().bytes - before - small_bytes, small_bytes);
+  EXPECT_TRUE(large->forward({{sequence}}).ok());
+  job.limits.train_rows = -1;
+  EXPECT_EQ(runtime->open_job(job).status().code(), Errc::kInvalidArgument);
 }
 
 TEST_F(ModelRuntimeTest, AModelOfAnotherShapeIsRefused) {

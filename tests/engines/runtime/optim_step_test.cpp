@@ -287,7 +287,7 @@ TEST_F(OptimStepTest, BadStepsAreRefusedAndKeepTheGradients) {
   expect_refused(step, "max_grad_norm");
   step = {};
   step.proximal = 1.0;
-  expect_refused(step, "proximal: the job was opened without it");
+  expect_refused(step, "proximal: the job was opened without `JobOptions::keeps_anchor`");
   step.proximal = -1.0;
   expect_refused(step, "proximal");
   step = {};
@@ -336,6 +336,50 @@ TEST_F(OptimStepTest, TheStateOfAHalfDoneStepIsNotCopied) {
   }
   EXPECT_TRUE(job->capture().ok());
   EXPECT_TRUE(job->has_work());
+}
+
+// Weights that are not finite are never published.
+TEST_F(OptimStepTest, WeightsThatAreNotFiniteAreNotSaved) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const auto runtime = open_runtime(model_, small_options(model_.config, Backend::kCpu, 512,
+                                                            Training::kYes, dtype))
+                             .value();
+    TrainingJob& job = *runtime->policy_job();
+    WeightedLoss loss;
+    ASSERT_TRUE(begin(job, batch(1), &loss).ok());
+    ASSERT_TRUE(run_to_end(job).ok());
+    OptimStep step;
+    step.learning_rate = 1e38;
+    step.weight_decay = 1e10;
+    ASSERT_TRUE(update(job, step).ok());
+    const auto snapshot = publish(job, {0, 0, 1});
+    EXPECT_EQ(snapshot.status().code(), Errc::kInternal);
+    EXPECT_NE(snapshot.status().message().find("the weights of tensor "), std::string::npos)
+        << snapshot.status().message();
+    EXPECT_NE(snapshot.status().message().find(" not finite"), std::string::npos);
+    EXPECT_FALSE(job.has_work());
+  }
+}
+
+TEST_F(OptimStepTest, ABatchWithoutSequencesAddsNoGradients) {
+  const auto runtime = open();
+  const auto job = open_job(*runtime, optimizer());
+  WeightedLoss loss;
+  ASSERT_TRUE(begin(*job, {}, &loss).ok());
+  ASSERT_TRUE(run_to_end(*job).ok());
+  EXPECT_EQ(job->optim_step().code(), Errc::kInvalidArgument);
+}
+
+TEST_F(OptimStepTest, ResultsAreTakenOnceAndOnlyIfTheyAreThere) {
+  const auto runtime = open();
+  const auto job = open_job(*runtime, optimizer());
+  EXPECT_DEATH(job->take_snapshot(), "no snapshot");
+  EXPECT_DEATH(job->take_optimizer_state(), "no optimizer state");
+  EXPECT_TRUE(publish(*job, {0, 0, 1}).ok());
+  EXPECT_DEATH(job->take_snapshot(), "no snapshot");
+  ASSERT_TRUE(job->save({0, 0, 2}).ok());
+  job->cancel();
+  EXPECT_DEATH(job->take_snapshot(), "no snapshot");
 }
 
 // A job that has to wait for another one says so, and takes nothing from generation meanwhile.

@@ -157,7 +157,9 @@ TEST_P(ReservationTest, OtherJobsAllocateNothing) {
     return;  // such a base can have no other jobs
   }
   runtime_ = open_runtime(model_, options_of(GetParam(), model_)).value();
-  JobOptions options{sample_adapter(model_, "dora", 4), *options_of(GetParam(), model_).optimizer};
+  JobOptions options;
+  options.adapter = sample_adapter(model_, "dora", 4);
+  options.optimizer = *options_of(GetParam(), model_).optimizer;
   options.activation_bytes = std::int64_t{4} << 20U;
   options.recompute = GetParam().recompute;
   options.window_tokens = GetParam().window_tokens;

@@ -495,7 +495,7 @@ TEST_P(TrainingJobTest, BadBatchesAreRefused) {
   expect_refused(bad, Errc::kResourceExhausted, "the cache of 512 tokens");
   const Status twice = begin(engine(), {sequence, sequence}, nullptr);
   EXPECT_EQ(twice.code(), Errc::kInvalidArgument);
-  EXPECT_NE(twice.message().find("a second sequence sample_id="), std::string::npos);
+  EXPECT_NE(twice.message().find("two sequences have the same id sample_id="), std::string::npos);
   EXPECT_FALSE(engine().has_work()) << "a refused batch starts nothing";
   ASSERT_TRUE(begin(engine(), {sequence}, nullptr).ok());
   EXPECT_EQ(begin(engine(), {sequence}, nullptr).code(), Errc::kUnavailable);
