@@ -7,7 +7,7 @@
 
 namespace training_job {
 
-using namespace tidemill::engines;
+using namespace tidemill::engines;  // NOLINT(google-build-using-namespace): used throughout
 using tidemill::Result;
 using tidemill::Status;
 
@@ -49,7 +49,7 @@ Result<AdapterTraining> open_training(ModelRuntime& runtime, const ModelFiles& m
       num_targets += is_target;
     }
   }
-  // `set_budgets` sets the options of a runtime. A job that trains this adapter needs the same.
+  // `set_budgets` computes the budgets of a runtime that trains this adapter. A job needs the same.
   RuntimeOptions budgets;
   budgets.adapter = training.options.adapter;
   set_budgets(model.config, load, budgets);

@@ -17,7 +17,7 @@
 namespace training_job {
 namespace {
 
-using namespace tidemill::engines;
+using namespace tidemill::engines;  // NOLINT(google-build-using-namespace): used throughout
 using tidemill::Status;
 
 // Prints tokens as the engine generates them.
