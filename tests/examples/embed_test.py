@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Builds examples/embed from an install tree, as a separate project, and runs it.
+"""Builds examples/embed and examples/training_job from an install tree, as separate projects, and runs them.
 
 Usage: embed_test.py ROOT BUILD [COMPILER_LAUNCHER]
 """
@@ -9,6 +9,8 @@ import subprocess
 import sys
 import tempfile
 
+from training_job_test import check as check_training_job, expect
+
 
 def run(*command, cwd=None, code=0):
     """Runs a command, which must exit with `code`. Returns its standard output and standard error."""
@@ -17,11 +19,6 @@ def run(*command, cwd=None, code=0):
     if done.returncode != code:
         sys.exit(f"{command}: ended with {done.returncode}\n{done.stdout}{done.stderr}")
     return done.stdout + done.stderr
-
-
-def expect(condition, what):
-    if not condition:
-        sys.exit(f"expected: {what}")
 
 
 def check_headers(prefix):
@@ -46,10 +43,13 @@ def main():
         run("cmake", "--install", build, "--prefix", prefix)
         print(f"{check_headers(prefix)} headers installed")
         expect("tidemill" in run(prefix / "bin/tidemill", "--version"), "the program is installed")
-        run("cmake", "-S", root / "examples/embed", "-B", folder / "build", "-G", "Ninja",
-            f"-DCMAKE_PREFIX_PATH={prefix}", f"-DCMAKE_CXX_COMPILER_LAUNCHER={launcher}")
-        run("cmake", "--build", folder / "build")
-        program = folder / "build/closeness"
+        for example in ("embed", "training_job"):
+            run("cmake", "-S", root / "examples" / example, "-B", folder / example, "-G", "Ninja",
+                f"-DCMAKE_PREFIX_PATH={prefix}", f"-DCMAKE_CXX_COMPILER_LAUNCHER={launcher}")
+            run("cmake", "--build", folder / example)
+        check_training_job(folder / "training_job/training_job", prefix / "bin/tidemill",
+                           root / "examples/models/arithmetic")
+        program = folder / "embed/closeness"
 
         explained = run(program, "explain", "reward")
         expect("closeness: Higher for responses closer to the reference answer." in explained, explained)
