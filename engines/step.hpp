@@ -16,8 +16,8 @@ struct StepBudget {
   /// next tokens of other sequences. At least one token is computed.
   std::int64_t prefill_tokens = std::numeric_limits<std::int64_t>::max();
   /// The maximum number of units of a training job. A unit takes a window of tokens through a part
-  /// of a layer or the head, forward or backward; or it evaluates the loss; or it updates, prepares
-  /// or saves a part of the parameters.
+  /// of a layer or the head, forward or backward; or it evaluates the loss; or it updates, lays
+  /// out, saves or captures a part of the parameters. At least 1.
   std::int64_t units = std::numeric_limits<std::int64_t>::max();
 };
 

@@ -67,7 +67,8 @@ struct LossTokens {
 using LossSums = std::map<std::string, double>;
 
 /// A loss over the tokens of a batch. It is created with the denominators of the whole batch, so
-/// that the sum over micro-batches does not depend on how the batch is split.
+/// that the sum over micro-batches does not depend on how the batch is split. Its functions must
+/// not call the job and must not throw. Gradients at tokens that are no targets are ignored.
 class TokenLoss {
 public:
   virtual ~TokenLoss() = default;
@@ -123,10 +124,12 @@ struct OptimStep {
   /// 0 requires `JobOptions::keeps_anchor`. Source: FedProx, Li et al. 2020, arXiv:1812.06127.
   double proximal = 0.0;
   /// Trained tensors that this step skips: their weights and moments stay unchanged, and their
-  /// gradients do not count in the norm.
+  /// gradients do not count in the norm. The bias correction of AdamW counts the steps of the job
+  /// and not those of each tensor, so after hundreds of steps without a tensor, its first update is
+  /// up to three times as large as that of a new job.
   std::vector<std::string> frozen;
   /// Called by `advance`, on its thread, with each gradient after the proximal term and before
-  /// clipping. `gradient` is valid only during the call.
+  /// clipping, those of frozen tensors included. `gradient` is valid only during the call.
   std::function<void(const std::string& name, std::span<const float> gradient)> on_gradient;
 };
 
@@ -225,8 +228,10 @@ public:
       const Snapshot& weights, std::span<const TrainSequence> sequences, float temperature) = 0;
 
   /// Cancels all work and replaces the weights and the optimizer state with those of a commit. If
-  /// they are invalid, nothing changes. Errors: `kCorruptData` (digest), `kInvalidArgument` (names,
-  /// shapes), `kResourceExhausted` if there is too little memory to lay them out.
+  /// they are invalid, nothing changes. A snapshot holds tensors without their configuration, so
+  /// the caller has to load it into a job with the same adapter options, such as alpha.
+  /// Errors: `kCorruptData` (digest), `kInvalidArgument` (names, shapes), `kResourceExhausted` if
+  /// there is too little memory to lay them out.
   [[nodiscard]] virtual Status load(const Snapshot& snapshot, const TensorMap& optimizer_state) = 0;
 };
 

@@ -14,9 +14,8 @@ class DeviceBlock;
 
 /// Says how much of a block will be used.
 enum class BlockUse : std::uint8_t {
-  kWhole,    // all of it, soon
-  kGradual,  // more and more of it; large pages may take some memory early
-  kSparse,   // parts may never be touched, and should then take no memory if the device allows that
+  kWhole,   // all of it, soon
+  kSparse,  // parts may never be touched, and should then take no memory if the device allows that
 };
 
 /// The memory of one device.

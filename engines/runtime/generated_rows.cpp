@@ -45,7 +45,7 @@ GeneratedRows::GeneratedRows(const ModelConfig& config, std::int64_t first_layer
 Status GeneratedRows::reserve(std::int64_t pass_rows, const AdapterSpec& spec) {
   TIDEMILL_RETURN_IF_ERROR(scratch_.reserve(pass_rows, spec));
   TIDEMILL_ASSIGN_OR_RETURN(
-      memory_, ops_.memory().allocate(max_records_ * layout_.record_bytes, BlockUse::kGradual));
+      memory_, ops_.memory().allocate(max_records_ * layout_.record_bytes, BlockUse::kSparse));
   pool_ = {memory_.address(), max_records_, layout_.record_bytes};
   return {};
 }

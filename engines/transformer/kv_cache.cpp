@@ -43,7 +43,7 @@ Result<std::unique_ptr<KvCache>> KvCache::create(const ModelConfig& config,
   cache->layer_bytes_ = num_pages * page_bytes;
   TIDEMILL_ASSIGN_OR_RETURN(
       cache->data_,
-      ops.memory().allocate(cache->num_layers_ * cache->layer_bytes_, BlockUse::kGradual));
+      ops.memory().allocate(cache->num_layers_ * cache->layer_bytes_, BlockUse::kSparse));
   cache->pool_ = PagePool(num_pages);  // its records take memory at once
   return cache;
 }

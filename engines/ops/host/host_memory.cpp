@@ -33,7 +33,7 @@ std::int64_t alignment_of(std::int64_t bytes, BlockUse use) {
   if (bytes < kLargePage) {
     return kLine;
   }
-  return use == BlockUse::kSparse ? kSmallPage : kLargePage;
+  return use == BlockUse::kWhole ? kLargePage : kSmallPage;
 }
 
 struct Pages {
@@ -150,7 +150,7 @@ bool MappedMemory::grow(std::int64_t bytes) {
 // Only a hint: pages of both sizes work.
 void MappedMemory::advise(std::byte* pages, std::int64_t bytes, BlockUse use) noexcept {
   (void)::madvise(pages, static_cast<std::size_t>(bytes),
-                  use == BlockUse::kSparse ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
+                  use == BlockUse::kWhole ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
 }
 
 void MappedMemory::discard(std::byte* pages, std::int64_t bytes) noexcept {
