@@ -32,8 +32,9 @@ Status check_targets(const ModuleSelector& targets, const ModelConfig& model) {
         known += last;
       }
     }
-    return invalid_argument("target_modules: `" + name + "` is not a layer of this model; it has " +
-                            known);
+    std::string message = "target_modules: `";
+    message.append(name).append("` is not a layer of this model; it has ").append(known);
+    return invalid_argument(std::move(message));
   }
   return {};
 }

@@ -43,7 +43,7 @@ struct EvaluatedModel {
 /// `make_rewards`; `kInvalidArgument` naming a file and line of `data.eval`; `kUnavailable` if the
 /// reward engine gives up.
 [[nodiscard]] Result<ModelScores> evaluate_model(const RlOptions& options,
-                                                 const EvaluatedModel& model,
+                                                 const EvaluatedModel& evaluated,
                                                  const RewardContext& context);
 
 }  // namespace tidemill::workflows

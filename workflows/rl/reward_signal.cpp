@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workflows/rl/reward_signal.hpp"
 
+#include <cmath>
 #include <memory>
 #include <utility>
 
@@ -15,7 +16,7 @@ double metric_of(const actors::StepRecord& record, const char* name) {
 }
 
 std::string no_signal_text(const actors::StepRecord& record) {
-  const auto cut = static_cast<int>(100.0 * metric_of(record, "truncated_share") + 0.5);
+  const auto cut = std::lround(100.0 * metric_of(record, "truncated_share"));
   return "no signal for " + std::to_string(kStepsWithoutSignal) +
          " steps: in every group all samples had the same reward (mean " +
          schema::number_text(metric_of(record, "reward_mean")) +

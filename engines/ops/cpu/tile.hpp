@@ -75,7 +75,7 @@ struct Prefetching : Base {
 template <int kRows, int kVectors, class Base>
 inline void accumulate(const Prefetching<Base>& in, Accumulators<kRows, kVectors>& acc) {
   Accumulators<kRows, kVectors> sums = acc;
-  Base step = in;
+  Base step = static_cast<const Base&>(in);
   step.depth = 1;
   for (std::int64_t k = 0; k < in.depth; ++k) {
 #pragma GCC unroll 16
