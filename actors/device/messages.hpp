@@ -64,8 +64,7 @@ struct TrainOutcome {
   TargetScore score;  // of a request that only scores
 };
 
-/// What `TrainingJob::load` needs in addition to the last snapshot; see
-/// `TrainingJob::optimizer_state`.
+/// What `TrainingJob::load` needs in addition to the last snapshot; see `TrainingJob::capture`.
 struct OptimizerState {
   TensorMap tensors;
 };

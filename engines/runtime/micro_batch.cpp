@@ -94,7 +94,7 @@ bool MicroBatch::add(const TrainSequence& sequence, const SharedPrompt& prompt) 
     context_.cache->share(first);
     prompts_.push_back({ids.first(shared), {first.begin(), first.end()}});
   }
-  value_ranges_.push_back({targets_.size(), shared + 1, ids.size() - shared});
+  ranges_.push_back({&sequence, shared + 1, targets_.size(), ids.size() - shared});
   for (std::size_t t = shared + 1; t <= ids.size(); ++t) {
     targets_.push_back(sequence.response_mask[t] != 0 ? sequence.ids[t] : -1);
   }
@@ -217,13 +217,12 @@ std::vector<std::int64_t> MicroBatch::sequence_rows() const {
 std::vector<MicroBatch::TokenRange> MicroBatch::tokens_of(std::int64_t first,
                                                           std::int64_t end) const {
   std::vector<TokenRange> ranges;
-  for (std::size_t i = 0; i < sequences_.size(); ++i) {
-    const ValueRange& all = value_ranges_[i];
+  for (const TokenRange& all : ranges_) {
     const std::size_t begin = std::max(all.first_row, static_cast<std::size_t>(first));
     const std::size_t stop = std::min(all.first_row + all.count, static_cast<std::size_t>(end));
     if (begin < stop) {
       ranges.push_back(
-          {sequences_[i], all.first_token + (begin - all.first_row), begin, stop - begin});
+          {all.sequence, all.first_token + (begin - all.first_row), begin, stop - begin});
     }
   }
   return ranges;
@@ -232,9 +231,8 @@ std::vector<MicroBatch::TokenRange> MicroBatch::tokens_of(std::int64_t first,
 std::vector<std::vector<float>> MicroBatch::to_columns(std::span<const float> rows) const {
   TIDEMILL_CHECK(rows.size() == targets_.size());
   std::vector<std::vector<float>> columns;
-  for (std::size_t i = 0; i < sequences_.size(); ++i) {
-    const ValueRange& range = value_ranges_[i];
-    std::vector<float>& column = columns.emplace_back(sequences_[i]->ids.size());
+  for (const TokenRange& range : ranges_) {
+    std::vector<float>& column = columns.emplace_back(range.sequence->ids.size());
     const auto values = rows.subspan(range.first_row, range.count);
     std::ranges::copy(values, column.begin() + static_cast<std::ptrdiff_t>(range.first_token));
   }
@@ -244,7 +242,7 @@ std::vector<std::vector<float>> MicroBatch::to_columns(std::span<const float> ro
 std::vector<float> MicroBatch::to_rows(const std::vector<std::vector<float>>& columns) const {
   std::vector<float> rows(targets_.size());
   for (std::size_t i = 0; i < sequences_.size(); ++i) {
-    const ValueRange& range = value_ranges_[i];
+    const TokenRange& range = ranges_[i];
     const auto values = std::span(columns[i]).subspan(range.first_token, range.count);
     std::ranges::copy(values, rows.begin() + static_cast<std::ptrdiff_t>(range.first_row));
   }

@@ -102,12 +102,6 @@ private:
     std::vector<std::int32_t> pages;
     std::int64_t run = -1;  // index in `runs_` of its training rows; -1: not in this micro-batch
   };
-  // Maps rows to the tokens of a sequence: row first_row + i belongs to token first_token + i.
-  struct ValueRange {
-    std::size_t first_row = 0;
-    std::size_t first_token = 0;
-    std::size_t count = 0;
-  };
 
   [[nodiscard]] bool starts_prompt(const SharedPrompt& prompt) const noexcept;
   [[nodiscard]] bool allocate(std::int64_t count, const SharedPrompt& prompt,
@@ -123,8 +117,8 @@ private:
   RuntimeContext& context_;
   ReservedPages* reserved_;
   std::vector<const TrainSequence*> sequences_;
-  std::vector<ValueRange> value_ranges_;  // of each sequence
-  std::vector<Run> runs_;                 // the training rows, in order
+  std::vector<TokenRange> ranges_;  // of each sequence, all of its rows
+  std::vector<Run> runs_;           // the training rows, in order
   std::vector<Prompt> prompts_;
   bool open_ = false;  // more sequences to come share the last prompt
   std::int64_t num_rows_ = 0;

@@ -20,7 +20,7 @@ Result<std::unique_ptr<ReservedPages>> ReservedPages::create(RuntimeContext& con
     const std::int64_t page_tokens = cache.options().page_tokens;
     return Status(Errc::kResourceExhausted,
                   "reserved_tokens: " + std::to_string(tokens) +
-                      " tokens cannot be reserved: the " + "cache shares pages for " +
+                      " tokens cannot be reserved: the cache shares pages for " +
                       std::to_string(cache.num_shared_pages() * page_tokens) +
                       ", and accepted work needs " + std::to_string(needed * page_tokens));
   }

@@ -94,11 +94,8 @@ void TrainingPass::go_on() {
   done_units_.push_back(std::move(units_));
   switch (stage_) {
     case Stage::kForward: start_head(); break;
-    case Stage::kTokenLoss:
-      has_gradients_ = true;
-      stage_ = Stage::kLoss;
-      break;
-    case Stage::kLogprobs: stage_ = Stage::kLoss; break;
+    case Stage::kLogprobs:
+    case Stage::kTokenLoss: stage_ = Stage::kLoss; break;
     case Stage::kHeadBackward: start_backward(); break;
     case Stage::kBackward: stage_ = Stage::kDone; break;
     case Stage::kLoss:
@@ -175,7 +172,7 @@ Status TrainingPass::run_loss(LossSums& sums) {
   }
   const std::vector<float> row_dlogprobs = micro_.to_rows(dlogprobs);
   const std::vector<float> row_dentropies = micro_.to_rows(dentropies);
-  if (has_gradients_) {
+  if (!row_dlogprobs_.empty()) {  // `kTokenLoss` has propagated them through the head
     TIDEMILL_RETURN_IF_ERROR(check_gradients(row_dlogprobs, row_dentropies));
     start_backward();
     return {};

@@ -82,10 +82,9 @@ private:
   std::vector<std::int64_t> sequence_rows_;  // of the micro-batch
   std::vector<float> row_logprobs_;
   std::vector<float> row_entropies_;
-  std::vector<float> row_dlogprobs_;
+  std::vector<float> row_dlogprobs_;  // empty unless the loss is token-local
   std::vector<float> row_dentropies_;
-  bool has_gradients_ = false;  // `kTokenLoss` has set them
-  Status token_loss_;           // of the chunks until now
+  Status token_loss_;  // of the chunks until now
   std::vector<std::vector<float>> columns_;
 };
 

@@ -34,57 +34,54 @@ int run_and_count(UnitSequence& units) {
   return count;
 }
 
-class UnitsTest : public ::testing::TestWithParam<Backend> {};
+class UnitsTest : public ::testing::TestWithParam<Backend> {
+protected:
+  // Calls check(harness, adapter, name) for each kind of adapter, and then with null for a model
+  // all of whose parameters are trained.
+  template <class Check>
+  static void for_each_kind(Check check) {
+    const ModelConfig config = wide_config();
+    const TensorMap weights = random_weights(config, 3);
+    ModelHarness harness(GetParam(), config, weights);
+    for (const AdapterSample& sample : adapter_samples()) {
+      const AdapterSpec spec = spec_of(sample.config, config);
+      const auto adapter = harness.adapter(spec, random_adapter(spec, config, weights, 5));
+      check(harness, adapter.get(), sample.name);
+    }
+    check(harness, nullptr, std::string("all"));
+  }
+};
 
 TEST_P(UnitsTest, PartsOfTheHeadChangeNoBit) {
-  const ModelConfig config = wide_config();
-  const TensorMap weights = random_weights(config, 3);
-  ModelHarness harness(GetParam(), config, weights);
-  const std::vector<AdapterSample> samples = adapter_samples();
-  const auto sequences = random_sequences(config, {9, 1, 20}, 4);
-  for (std::size_t i = 0; i <= samples.size(); ++i) {
-    std::shared_ptr<const Adapter> adapter;  // the last: all parameters are trained
-    if (i < samples.size()) {
-      const AdapterSpec spec = spec_of(samples[i].config, config);
-      adapter = harness.adapter(spec, random_adapter(spec, config, weights, 5));
-    }
-    const auto whole = gradient_values(harness, sequences, {3}, adapter.get(), 64, 0);
+  for_each_kind([](ModelHarness& harness, const Adapter* adapter, const std::string& name) {
+    const auto sequences = random_sequences(harness.config, {9, 1, 20}, 4);
+    const auto whole = gradient_values(harness, sequences, {3}, adapter, 64, 0);
     for (const std::int64_t features : {1, 100}) {
-      EXPECT_EQ(gradient_values(harness, sequences, {3}, adapter.get(), 7, features), whole)
-          << (adapter != nullptr ? samples[i].name : "all") << ", parts of " << features
-          << " logits";
+      EXPECT_EQ(gradient_values(harness, sequences, {3}, adapter, 7, features), whole)
+          << name << ", parts of " << features << " logits";
     }
-  }
+  });
 }
 
 // The head asks a loss for the gradients of each chunk between its two passes, or gets those of all
 // rows after the first pass.
 TEST_P(UnitsTest, ALossOfEachChunkChangesNoBit) {
-  const ModelConfig config = wide_config();
-  const TensorMap weights = random_weights(config, 3);
-  ModelHarness harness(GetParam(), config, weights);
-  const std::vector<AdapterSample> samples = adapter_samples();
-  const auto sequences = random_sequences(config, {9, 1, 20}, 4);
-  for (std::size_t i = 0; i <= samples.size(); ++i) {
-    std::shared_ptr<const Adapter> adapter;  // the last: all parameters are trained
-    if (i < samples.size()) {
-      const AdapterSpec spec = spec_of(samples[i].config, config);
-      adapter = harness.adapter(spec, random_adapter(spec, config, weights, 5));
-    }
+  for_each_kind([](ModelHarness& harness, const Adapter* adapter, const std::string& name) {
+    const auto sequences = random_sequences(harness.config, {9, 1, 20}, 4);
     for (const auto& [rows, features] : {std::pair{64, 0}, {7, 0}, {7, 100}, {1, 1}}) {
       const HeadOptions head{0.7F, rows, features};
-      Gradients two_passes = gradients_for(config, adapter.get(), *harness.ops);
+      Gradients two_passes = gradients_for(harness.config, adapter, *harness.ops);
       harness.fused_loss = false;
-      const TokenScores expected = harness.train(sequences, adapter.get(), head, &two_passes);
-      Gradients one_pass = gradients_for(config, adapter.get(), *harness.ops);
+      const TokenScores expected = harness.train(sequences, adapter, head, &two_passes);
+      Gradients one_pass = gradients_for(harness.config, adapter, *harness.ops);
       harness.fused_loss = true;
-      const TokenScores actual = harness.train(sequences, adapter.get(), head, &one_pass);
-      EXPECT_EQ(actual.logprobs, expected.logprobs) << i << ", chunks of " << rows;
-      EXPECT_EQ(actual.entropies, expected.entropies) << i << ", chunks of " << rows;
+      const TokenScores actual = harness.train(sequences, adapter, head, &one_pass);
+      EXPECT_EQ(actual.logprobs, expected.logprobs) << name << ", chunks of " << rows;
+      EXPECT_EQ(actual.entropies, expected.entropies) << name << ", chunks of " << rows;
       EXPECT_EQ(one_pass.collect().to_floats(), two_passes.collect().to_floats())
-          << i << ", chunks of " << rows;
+          << name << ", chunks of " << rows;
     }
-  }
+  });
 }
 
 // Counts the units of each pass over one sequence of 30 tokens.
