@@ -12,6 +12,7 @@
 #include "base/ids.hpp"
 #include "base/result.hpp"
 #include "engines/sampling/sampling_options.hpp"
+#include "engines/sampling/top_logprobs.hpp"
 #include "engines/snapshot.hpp"
 #include "engines/step.hpp"
 #include "engines/version_span.hpp"
@@ -37,6 +38,9 @@ template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, DrawKey& x) {
   return f(x.is_set, x.value);
 }
+
+/// The maximum of `RolloutRequest::top_logprobs`.
+inline constexpr std::int32_t kMaxTopLogprobs = 64;
 
 /// One prompt to extend, or to score if `max_new_tokens` is 0 and `prompt_logprobs` is set.
 struct RolloutRequest {
@@ -71,6 +75,11 @@ struct RolloutRequest {
   bool keep_rows = false;
   /// Also returns the log-probability of every prompt token but the first.
   bool prompt_logprobs = false;
+  /// Also returns this many of the most probable tokens at each response token, at most
+  /// `kMaxTopLogprobs`.
+  std::int32_t top_logprobs = 0;
+  /// The same for every prompt token but the first.
+  std::int32_t prompt_top_logprobs = 0;
   /// Also returns the raw logits after every prompt token (tokens x vocabulary), for `score`.
   bool prompt_logits = false;
 
@@ -92,18 +101,25 @@ struct RolloutResult {
   std::string error;                   // the reason, if kFailed or past its time limit
   std::vector<float> prompt_logprobs;  // entry t: of prompt token t + 1, given those before it
   std::vector<float> prompt_logits;    // prompt tokens x vocabulary
+  /// The most probable tokens at each response token, most probable first, as many for each as the
+  /// request says. Their log-probabilities are those of `behavior_logprobs`' distribution.
+  std::vector<TokenLogprob> top_logprobs = {};
+  /// The same at each prompt token but the first, of log_softmax(raw logits).
+  std::vector<TokenLogprob> prompt_top_logprobs = {};
+  std::int64_t cached_tokens = 0;  // prompt tokens found in the cache when the request started
 };
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RolloutRequest& x) {
   return f(x.id, x.prompt_ids, x.sampling, x.seed, x.draw_key, x.max_new_tokens, x.stop_ids,
            x.stop_strings, x.adapter, x.min_step, x.time_limit, x.keep_rows, x.prompt_logprobs,
-           x.prompt_logits);
+           x.top_logprobs, x.prompt_top_logprobs, x.prompt_logits);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RolloutResult& x) {
   return f(x.id, x.response_ids, x.behavior_logprobs, x.versions, x.finish_reason, x.error,
-           x.prompt_logprobs, x.prompt_logits);
+           x.prompt_logprobs, x.prompt_logits, x.top_logprobs, x.prompt_top_logprobs,
+           x.cached_tokens);
 }
 
 /// The next tokens of a response that is being generated. The spans are valid during the call.
@@ -113,6 +129,7 @@ struct RolloutTokens {
   std::span<const std::int32_t> ids;         // at least one
   std::span<const float> behavior_logprobs;  // one for each token
   std::span<const VersionSpan> versions;     // covers `ids`
+  std::span<const TokenLogprob> top_logprobs = {};  // as in `RolloutResult`
 };
 
 /// Receives tokens and results.

@@ -30,6 +30,8 @@ struct StepReport {
   /// The share of the cache's pages that sequences hold, in [0, 1]. Pages that a training job
   /// reserves do not count.
   double kv_use = 0.0;
+  std::int64_t running = 0;       // sequences that hold pages after the iteration
+  std::int64_t waiting = 0;       // sequences that have not started, or were preempted
   std::int64_t train_tokens = 0;  // of the micro-batch, if the iteration ended it
   std::int64_t train_units = 0;
   /// True if training computed nothing because other training jobs hold too many of the cache's

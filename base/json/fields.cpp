@@ -40,13 +40,19 @@ JsonFields::JsonFields(const Json& object, std::string location, std::string pre
     : object_(object), location_(std::move(location)), prefix_(std::move(prefix)) {
   if (object_.if_object() == nullptr) {
     std::string field = prefix_.empty() ? "" : ": " + prefix_.substr(0, prefix_.size() - 1);
-    status_ = invalid_argument(location_ + field + ": must be a JSON object");
+    status_ = invalid_argument((location_.empty() ? "the document" : location_) + field +
+                               ": must be a JSON object");
   }
 }
 
 void JsonFields::refuse(std::string_view name, std::string_view problem) {
-  std::string text = location_ + ": " + prefix_ + quote_unless_plain(name) + ": ";
+  const std::string path = prefix_ + quote_unless_plain(name);
+  std::string text = location_.empty() ? path : location_ + ": " + path;
+  text += ": ";
   text += problem;
+  if (status_.ok()) {
+    refused_ = path;
+  }
   refuse(invalid_argument(std::move(text)));
 }
 

@@ -34,10 +34,13 @@ struct RealRange {
 class JsonFields {
 public:
   /// Reads `object`, which was found at `location`: a file ("config.json") or, if `prefix` is
-  /// given, a field of that file (prefix "rope_scaling."). Anything but an object is refused.
+  /// given, a field of that file (prefix "rope_scaling."). Anything but an object is refused. An
+  /// empty location is left out of messages.
   JsonFields(const Json& object, std::string location, std::string prefix = {});
 
   [[nodiscard]] const Status& status() const noexcept { return status_; }
+  /// Returns the path of the member that was refused first, with the prefix, or "" if none was.
+  [[nodiscard]] const std::string& refused() const noexcept { return refused_; }
   /// Returns the member `name`, or null if it is absent or null.
   [[nodiscard]] const Json* find(std::string_view name) const noexcept;
   [[nodiscard]] bool has(std::string_view name) const noexcept { return find(name) != nullptr; }
@@ -63,6 +66,7 @@ private:
   const Json& object_;
   std::string location_;
   std::string prefix_;
+  std::string refused_;
   Status status_;
 };
 

@@ -119,6 +119,17 @@ Status RolloutView::check(const RolloutRequest& request) const {
   if (request.time_limit > Duration::zero() && clock_ == nullptr) {
     return invalid_argument("time_limit: this runtime has no clock" + sample_text(id));
   }
+  for (const auto& [name, value] :
+       {std::pair("top_logprobs", request.top_logprobs),
+        std::pair("prompt_top_logprobs", request.prompt_top_logprobs)}) {
+    if (value < 0 || value > kMaxTopLogprobs) {
+      return invalid_argument(std::string(name) + ": must be from 0 to " +
+                              std::to_string(kMaxTopLogprobs) + sample_text(id));
+    }
+  }
+  if (request.prompt_top_logprobs > 0 && !request.prompt_logprobs) {
+    return invalid_argument("prompt_top_logprobs: needs prompt_logprobs" + sample_text(id));
+  }
   TIDEMILL_RETURN_IF_ERROR(check_ids(request.prompt_ids, "prompt_ids", vocabulary, id));
   TIDEMILL_RETURN_IF_ERROR(check_ids(request.stop_ids, "stop_ids", vocabulary, id));
   if (const Status status = validate(request.sampling, vocabulary); !status.ok()) {
@@ -235,6 +246,7 @@ Result<StepReport> RolloutView::step(const StepBudget& budget) {
   }
   for (RolloutSequence* sequence : plan.started) {
     sequence->adapter = sequence->slot != nullptr ? sequence->slot->served : nullptr;
+    sequence->result.cached_tokens = sequence->num_cached;
     if (sequence->request.time_limit > Duration::zero()) {
       queue_.set_deadline(*sequence, clock_->now() + sequence->request.time_limit);
     }
@@ -247,6 +259,8 @@ Result<StepReport> RolloutView::step(const StepBudget& budget) {
     }
     activate_pending();
   }
+  report.running = queue_.planner().num_running();
+  report.waiting = queue_.planner().num_waiting();
   report.more = has_work();
   return report;
 }
@@ -361,6 +375,7 @@ std::optional<FinishReason> RolloutView::apply(const SampledToken& sampled) {
   if (!sampled.error.empty()) {
     sequence.result.error = sampled.error;
     sequence.result.prompt_logprobs.clear();  // they would be incomplete
+    sequence.result.prompt_top_logprobs.clear();
     sequence.result.prompt_logits.clear();
     return FinishReason::kFailed;
   }
@@ -370,9 +385,11 @@ std::optional<FinishReason> RolloutView::apply(const SampledToken& sampled) {
     const ServedAdapter* adapter = sequence.adapter.get();
     const VersionSpan span{adapter != nullptr ? adapter->version : version_, 1};
     count_version(sequence.result.versions, span.version);
+    auto& top = sequence.result.top_logprobs;
+    top.insert(top.end(), sampled.top_logprobs.begin(), sampled.top_logprobs.end());
     sequence.sink->on_tokens({sequence.request.id, sequence.response().size() - 1,
                               std::span(&sampled.token, 1), std::span(&sampled.logprob, 1),
-                              std::span(&span, 1)});
+                              std::span(&span, 1), sampled.top_logprobs});
     if (std::ranges::find(sequence.request.stop_ids, sampled.token) !=
         sequence.request.stop_ids.end()) {
       return FinishReason::kStop;

@@ -153,6 +153,11 @@ void TokenSampler::score_prompts(std::span<const Row> rows) {
     }
     if (scored && rows[i].sampled->error.empty()) {
       sequence.result.prompt_logprobs.push_back(logprobs[i]);
+      const std::vector<TokenLogprob> top =
+          read_top(static_cast<std::int64_t>(i), 1.0F, sequence.request.prompt_top_logprobs,
+                   {rows[i].target, logprobs[i]});
+      auto& all = sequence.result.prompt_top_logprobs;
+      all.insert(all.end(), top.begin(), top.end());
     }
   }
 }
@@ -168,6 +173,17 @@ void TokenSampler::keep_logits(const Row& row, std::int64_t index) {
   if (!std::ranges::all_of(added, [](float x) { return std::isfinite(x); })) {
     row.sampled->error = not_finite(sequence, row.position);
   }
+}
+
+// Returns the most probable tokens of row `index` of the logits, whose values are finite.
+std::vector<TokenLogprob> TokenSampler::read_top(std::int64_t index, float inv_temperature,
+                                                 std::int32_t count, TokenLogprob known) {
+  if (count == 0) {
+    return {};
+  }
+  row_.resize(static_cast<std::size_t>(logits_.cols()));
+  check_device(context_.ops->read(logits_.view().row(index), row_));
+  return top_logprobs(row_, inv_temperature, static_cast<std::size_t>(count), known);
 }
 
 void TokenSampler::sample_tokens(std::span<const Row> rows) {
@@ -199,6 +215,12 @@ void TokenSampler::sample_tokens(std::span<const Row> rows) {
     }
     if (row.sampled->error.empty() && !std::isfinite(outcome.logprob)) {
       row.sampled->error = not_finite(*row.sampled->sequence, row.position);
+    }
+    if (row.sampled->error.empty()) {
+      const float temperature = request.sampling.temperature;
+      row.sampled->top_logprobs =
+          read_top(requests[i].row, temperature > 0.0F ? 1.0F / temperature : 1.0F,
+                   request.top_logprobs, {outcome.token, outcome.logprob});
     }
   }
 }

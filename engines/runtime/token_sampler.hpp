@@ -21,7 +21,8 @@ struct SampledToken {
   RolloutSequence* sequence = nullptr;
   std::int32_t token = -1;  // -1: no token was to be sampled
   float logprob = 0.0F;
-  std::string error;  // empty if there is none
+  std::vector<TokenLogprob> top_logprobs;  // if the request wants them
+  std::string error;                       // empty if there is none
 };
 
 /// Processes the rows of one batch. It computes log-probabilities from the raw logits with the same
@@ -68,6 +69,8 @@ private:
   void gather_hidden(ConstMatrix hidden, std::span<const Row> rows);
   void score_prompts(std::span<const Row> rows);
   void keep_logits(const Row& row, std::int64_t index);
+  [[nodiscard]] std::vector<TokenLogprob> read_top(std::int64_t index, float inv_temperature,
+                                                   std::int32_t count, TokenLogprob known);
   void sample_tokens(std::span<const Row> rows);
 
   RuntimeContext& context_;
@@ -76,8 +79,9 @@ private:
   DeviceMatrix logprobs_;  // (R, 1), of the prompt tokens to score
   std::int64_t max_rows_;  // R at most
   std::unique_ptr<PreparedPass> pass_;
-  IndexList hidden_rows_;  // of the batch; -1: not of the batch
-  IndexList targets_;      // prompt tokens to score, or -1
+  IndexList hidden_rows_;   // of the batch; -1: not of the batch
+  IndexList targets_;       // prompt tokens to score, or -1
+  std::vector<float> row_;  // scratch: one row of the logits
 };
 
 }  // namespace tidemill::engines

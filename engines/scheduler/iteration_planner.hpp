@@ -156,6 +156,10 @@ public:
   [[nodiscard]] std::int64_t num_running() const noexcept {
     return static_cast<std::int64_t>(running_.size());
   }
+  /// Returns how many sequences have not started, or were preempted.
+  [[nodiscard]] std::int64_t num_waiting() const noexcept {
+    return static_cast<std::int64_t>(waiting_.size() + preempted_.size());
+  }
   /// Returns the number of pages that the largest sequence in any state may need.
   [[nodiscard]] std::int64_t largest_need() const noexcept;
   /// Returns the number of pages that running sequences and training passes hold.

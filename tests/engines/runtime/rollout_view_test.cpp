@@ -174,6 +174,49 @@ TEST_F(RolloutViewTest, APromptLongerThanAPartOfTheLogitsIsScoredLikeAShortOne) 
 }
 
 // Prompts are scored without the temperature, in the order of their tokens.
+TEST_F(RolloutViewTest, ReturnsTheMostProbableTokens) {
+  RolloutRequest asked = request(1, 5);
+  asked.prompt_logprobs = true;
+  asked.top_logprobs = 4;
+  asked.prompt_top_logprobs = 2;
+  asked.sampling.temperature = 0.7F;
+  const RolloutResult result = run(asked);
+  ASSERT_EQ(result.top_logprobs.size(), 5U * 4U);
+  ASSERT_EQ(result.prompt_top_logprobs.size(), (asked.prompt_ids.size() - 1) * 2);
+  const auto check = [](std::span<const TokenLogprob> top, std::int32_t token, float logprob) {
+    for (std::size_t i = 0; i < top.size(); ++i) {
+      if (i > 0) {
+        EXPECT_GE(top[i - 1].logprob, top[i].logprob);
+      }
+      if (top[i].token == token) {
+        EXPECT_EQ(top[i].logprob, logprob);  // the same bits
+        return;
+      }
+    }
+    EXPECT_LE(logprob, top.back().logprob);
+  };
+  for (std::size_t i = 0; i < 5; ++i) {
+    check(std::span(result.top_logprobs).subspan(4 * i, 4), result.response_ids[i],
+          result.behavior_logprobs[i]);
+  }
+  for (std::size_t i = 0; i + 1 < asked.prompt_ids.size(); ++i) {
+    check(std::span(result.prompt_top_logprobs).subspan(2 * i, 2), asked.prompt_ids[i + 1],
+          result.prompt_logprobs[i]);
+  }
+  // Asking for them changes no token.
+  RolloutRequest plain = asked;
+  plain.top_logprobs = plain.prompt_top_logprobs = 0;
+  EXPECT_EQ(run(plain).response_ids, result.response_ids);
+}
+
+TEST_F(RolloutViewTest, ReportsTheTokensFoundInTheCache) {
+  RolloutRequest first = sampling_request(1, model_.config, 40, 2);
+  EXPECT_EQ(run(first).cached_tokens, 0);
+  RolloutRequest second = first;
+  second.id = {2};
+  EXPECT_EQ(run(second).cached_tokens, 40);
+}
+
 TEST_F(RolloutViewTest, ScoresOfAPromptDoNotDependOnTheTemperature) {
   RolloutRequest scored = request(1, 2);
   scored.prompt_logprobs = true;
@@ -360,6 +403,12 @@ TEST_F(RolloutViewTest, BadRequestsAreRefused) {
   bad = request(1, 4);
   bad.sampling.temperature = -1.0F;
   expect_refused(bad, Errc::kInvalidArgument, "temperature");
+  bad = request(1, 4);
+  bad.top_logprobs = kMaxTopLogprobs + 1;
+  expect_refused(bad, Errc::kInvalidArgument, "top_logprobs");
+  bad = request(1, 4);
+  bad.prompt_top_logprobs = 1;
+  expect_refused(bad, Errc::kInvalidArgument, "needs prompt_logprobs");
   bad = request(1, 4);
   bad.stop_strings = {""};
   expect_refused(bad, Errc::kInvalidArgument, "stop");
