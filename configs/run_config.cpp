@@ -4,9 +4,10 @@
 namespace tidemill::configs {
 
 void describe(Schema<RunConfig>& s) {
-  s.one_of("workflow", &RunConfig::workflow, "How the run trains the model.")
+  s.one_of("workflow", &RunConfig::workflow, "How the run trains the model, or serve.")
       .kind<workflows::RlOptions>("rl", "Reinforcement learning.")
       .kind<workflows::SftOptions>("sft", "Supervised fine-tuning.")
+      .kind<workflows::ServeOptions>("serve", "A server, for `tidemill serve`.")
       .choice_required();
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/schema/schema.hpp"
 #include "workflows/rl_options.hpp"
+#include "workflows/serve_options.hpp"
 #include "workflows/sft_options.hpp"
 
 namespace tidemill::configs {

@@ -6,10 +6,12 @@
 //   working: the work runs all commands that had arrived, advances the training job, and runs one
 //     iteration. Until its message arrives, only the work uses the engines, and commands that
 //     arrive wait in the inbox. The message delivers the outcomes.
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,7 +53,29 @@ struct PortWork : engines::RolloutSink {
       return;  // given up
     }
     rollouts.push_back({it->second, std::move(result)});
+    streaming.erase(it->second);
     generating.erase(it);
+  }
+
+  void on_tokens(const engines::RolloutTokens& tokens) override {
+    const auto it = generating.find(tokens.id);
+    if (it == generating.end() || !streaming.contains(it->second)) {
+      return;
+    }
+    TokenEvent event;
+    event.id = tokens.id;
+    event.first = tokens.first;
+    event.ids.assign(tokens.ids.begin(), tokens.ids.end());
+    event.behavior_logprobs.assign(tokens.behavior_logprobs.begin(),
+                                   tokens.behavior_logprobs.end());
+    event.versions.assign(tokens.versions.begin(), tokens.versions.end());
+    event.top_logprobs.assign(tokens.top_logprobs.begin(), tokens.top_logprobs.end());
+    token_events.emplace_back(it->second, std::move(event));
+  }
+
+  void stream(Ticket ticket, RolloutRequest request) {
+    streaming.insert(ticket);
+    submit(ticket, std::move(request));
   }
 
   void submit(Ticket ticket, RolloutRequest request) {
@@ -63,12 +87,14 @@ struct PortWork : engines::RolloutSink {
     if (Status status = deps.rollout->submit(std::move(request), *this); status.ok()) {
       generating.emplace(id, ticket);
     } else {
+      streaming.erase(ticket);
       rollouts.push_back({ticket, std::move(status)});
     }
   }
 
   // Ends all requests with `why`.
   void give_up_requests(const Status& why) {
+    streaming.clear();
     for (const auto& [id, ticket] : std::exchange(generating, {})) {
       rollouts.push_back({ticket, why});
       deps.rollout->cancel(id);
@@ -129,6 +155,7 @@ struct PortWork : engines::RolloutSink {
       auto report = executor.iterate();
       if (report.ok()) {
         spent = report.value().virtual_duration;
+        count(report.value());
       } else {
         // A failure of training ends the request and not the device.
         const bool requested = train.has_value() || capturing.has_value();
@@ -141,7 +168,24 @@ struct PortWork : engines::RolloutSink {
       settle_training(std::move(train_status));
     }
     more = train.has_value() || executor.has_work();
+    if (!deps.rollout->has_work()) {
+      usage.running = 0;
+      usage.waiting = generating.size();  // for a version that is not served yet
+    }
     return spent;
+  }
+
+  void count(const engines::StepReport& report) {
+    if (!executor.trained()) {
+      usage.running = static_cast<std::uint64_t>(report.running);
+      usage.waiting = static_cast<std::uint64_t>(report.waiting);
+      usage.kv_use = report.kv_use;
+    }
+    usage.preemptions += static_cast<std::uint64_t>(report.preemptions);
+    usage.prefill_tokens += static_cast<std::uint64_t>(report.prefill_tokens);
+    usage.decode_tokens += static_cast<std::uint64_t>(report.decode_tokens);
+    usage.cached_tokens += static_cast<std::uint64_t>(report.cached_tokens);
+    usage.train_tokens += static_cast<std::uint64_t>(report.train_tokens);
   }
 
   // `status` is that of the last iteration.
@@ -169,8 +213,11 @@ struct PortWork : engines::RolloutSink {
   std::optional<TrainRun> train;
   std::optional<Ticket> capturing;  // never while `train` is set
   std::map<SampleId, Ticket> generating;
+  std::set<Ticket> streaming;     // those of `generating` whose tokens are sent
   std::uint32_t incarnation = 0;  // of the newest weights that generate, or will
+  DeviceLoad usage;
   // For the actor, which reads and clears them when the message of the work arrives.
+  std::vector<std::pair<Ticket, TokenEvent>> token_events;
   std::vector<Outcome<RolloutResult>> rollouts;
   std::vector<Outcome<PolicyVersion>> loads;  // and restores
   std::vector<Outcome<AdapterList>> adapter_lists;
@@ -194,11 +241,13 @@ struct DeviceState {
   bool working = false;
   Ticket last_ticket = 0;
   Promises<RolloutResult> pending_rollouts;
-  Promises<PolicyVersion> pending_loads;  // and restores
+  std::map<Ticket, caf::strong_actor_ptr> listeners;  // of those that are streamed
+  Promises<PolicyVersion> pending_loads;              // and restores
   Promises<AdapterList> pending_adapters;
   Promises<OptimizerState> pending_captures;
   std::optional<caf::typed_response_promise<TrainOutcome>> pending_train;
   std::vector<Command> inbox;  // in order of arrival
+  DeviceLoad usage;            // after the last work
 };
 
 using Self = DeviceActor::stateful_pointer<DeviceState>;
@@ -250,6 +299,28 @@ void deliver(Promises<Value>& promises, std::vector<Outcome<Value>>& outcomes) {
   }
 }
 
+// Sends the tokens of the last iteration, one message to each receiver.
+void send_tokens(Self self) {
+  auto& state = self->state;
+  std::vector<std::pair<caf::strong_actor_ptr, TokenBatch>> batches;
+  for (auto& [ticket, event] : std::exchange(state.port_work->token_events, {})) {
+    const auto listener = state.listeners.find(ticket);
+    if (listener == state.listeners.end()) {
+      continue;
+    }
+    const auto batch = std::find_if(batches.begin(), batches.end(),
+                                    [&](const auto& one) { return one.first == listener->second; });
+    if (batch != batches.end()) {
+      batch->second.events.push_back(std::move(event));
+    } else {
+      batches.emplace_back(listener->second, TokenBatch{{std::move(event)}});
+    }
+  }
+  for (auto& [listener, batch] : batches) {
+    self->send(caf::actor_cast<TokenListenerActor>(listener), atom::tokens_v, std::move(batch));
+  }
+}
+
 void settle_training(Self self) {
   auto& state = self->state;
   if (auto trained = std::exchange(state.port_work->trained, std::nullopt)) {
@@ -266,6 +337,11 @@ void on_worked(Self self) {
   auto& state = self->state;
   PortWork& port_work = *state.port_work;
   state.working = false;
+  state.usage = port_work.usage;
+  send_tokens(self);
+  for (const Outcome<RolloutResult>& outcome : port_work.rollouts) {
+    state.listeners.erase(outcome.ticket);
+  }
   deliver(state.pending_rollouts, port_work.rollouts);
   deliver(state.pending_loads, port_work.loads);
   deliver(state.pending_adapters, port_work.adapter_lists);
@@ -299,6 +375,17 @@ DeviceActor::behavior_type device(Self self, DeviceDeps deps) {
               port_work.submit(ticket, std::move(request));
             });
       },
+      [self](atom::stream, RolloutRequest& request) {
+        caf::strong_actor_ptr listener = self->current_sender();
+        auto promise =
+            add_request(self, self->state.pending_rollouts,
+                        [request = std::move(request)](PortWork& port_work, Ticket ticket) mutable {
+                          port_work.stream(ticket, std::move(request));
+                        });
+        self->state.listeners.emplace(self->state.last_ticket, std::move(listener));
+        return promise;
+      },
+      [self](atom::status) { return self->state.usage; },
       [self](atom::cancel, SampleId id) {
         add_command(self, [id](PortWork& port_work) { port_work.deps.rollout->cancel(id); });
       },

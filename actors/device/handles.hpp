@@ -34,6 +34,20 @@ using ServingActor = caf::typed_actor<
     // `kUnimplemented` if it serves no adapters by name.
     caf::replies_to<atom::adapters, AdapterRequest>::with<AdapterList>>;
 
+/// TOKEN LISTENER: receives tokens as they are generated.
+using TokenListenerActor = caf::typed_actor<
+    // The next tokens of responses that the receiver requested with `stream`. Sent before the
+    // replies that end the responses.
+    caf::reacts_to<atom::tokens, TokenBatch>>;
+
+/// STREAMING: serves, and sends tokens as it generates them.
+using StreamingActor = ServingActor::extend<
+    // As `generate`. In addition, sends the tokens of the response to the sender, which is a
+    // `TokenListenerActor`.
+    caf::replies_to<atom::stream, engines::RolloutRequest>::with<engines::RolloutResult>,
+    // Replies with how busy it is.
+    caf::replies_to<atom::status>::with<DeviceLoad>>;
+
 /// TRAINING: trains one model, one `train` request at a time. All requests fail with `kUnavailable`
 /// while a `train` or `capture` request is pending, and if the device has no training job.
 using TrainingActor = caf::typed_actor<
@@ -48,8 +62,8 @@ using TrainingActor = caf::typed_actor<
     caf::replies_to<atom::restore, TrainingState>::with<PolicyVersion>>;
 
 /// DEVICE: owns one model runtime, and serves and trains with it. No other actor steps the runtime.
-/// Other actors hold a device as a `ServingActor` or as a `TrainingActor`.
-using DeviceActor = ServingActor::extend_with<TrainingActor>::extend<
+/// Other actors hold a device as a `ServingActor`, a `StreamingActor` or a `TrainingActor`.
+using DeviceActor = StreamingActor::extend_with<TrainingActor>::extend<
     // The port has run a piece of work of the device.
     caf::reacts_to<atom::worked>>;
 

@@ -92,6 +92,33 @@ struct AdapterList {
   std::vector<engines::LoadedAdapter> adapters;
 };
 
+/// The next tokens of one response; see `engines::RolloutTokens`.
+struct TokenEvent {
+  SampleId id;
+  std::uint64_t first = 0;  // index in the response of the first of the tokens
+  std::vector<std::int32_t> ids;
+  std::vector<float> behavior_logprobs;
+  std::vector<engines::VersionSpan> versions;
+  std::vector<engines::TokenLogprob> top_logprobs;
+};
+
+/// The tokens that an iteration generated for one receiver.
+struct TokenBatch {
+  std::vector<TokenEvent> events;
+};
+
+/// How busy a device is, and what it has done since it started.
+struct DeviceLoad {
+  std::uint64_t running = 0;  // sequences that are generated
+  std::uint64_t waiting = 0;  // sequences that have not started, or were preempted
+  double kv_use = 0.0;        // the share of the cache's pages that sequences hold
+  std::uint64_t preemptions = 0;
+  std::uint64_t prefill_tokens = 0;
+  std::uint64_t decode_tokens = 0;
+  std::uint64_t cached_tokens = 0;  // of prompts, found in the cache
+  std::uint64_t train_tokens = 0;
+};
+
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, TrainMinibatch& x) {
   return f(x.sequences, x.on_policy);
@@ -128,6 +155,19 @@ typename Inspector::result_type inspect(Inspector& f, AdapterRequest& x) {
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, AdapterList& x) {
   return f(x.adapters);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, TokenEvent& x) {
+  return f(x.id, x.first, x.ids, x.behavior_logprobs, x.versions, x.top_logprobs);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, DeviceLoad& x) {
+  return f(x.running, x.waiting, x.kv_use, x.preemptions, x.prefill_tokens, x.decode_tokens,
+           x.cached_tokens, x.train_tokens);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, TokenBatch& x) {
+  return f(x.events);
 }
 
 }  // namespace tidemill::actors

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/models/chat_renderer.hpp"
+#include "engines/chat/chat_renderer.hpp"
 
 #include <array>
 #include <ctime>
@@ -7,12 +7,8 @@
 #include "base/files/file.hpp"
 #include "engines/chat/conversation.hpp"
 
-namespace tidemill::launcher {
+namespace tidemill::engines::chat {
 namespace {
-
-using engines::chat::ChatRequest;
-using engines::chat::ChatTemplate;
-using engines::chat::Value;
 
 // Returns the local time in the format of `ChatRequest::now`.
 std::string present_time() {
@@ -26,7 +22,7 @@ std::string present_time() {
 
 }  // namespace
 
-Result<ChatRenderer> ChatRenderer::open(const std::string& model, engines::TokenizerConfig config,
+Result<ChatRenderer> ChatRenderer::open(const std::string& model, TokenizerConfig config,
                                         const std::optional<std::string>& template_file) {
   std::string text;
   std::string location = model + ": chat template";
@@ -67,13 +63,12 @@ ChatRequest ChatRenderer::completed(ChatRequest request) const {
 }
 
 Result<std::string> ChatRenderer::render(ChatRequest request) const {
-  TIDEMILL_ASSIGN_OR_RETURN(engines::chat::Rendering rendering,
-                            template_.render(completed(std::move(request))));
+  TIDEMILL_ASSIGN_OR_RETURN(Rendering rendering, template_.render(completed(std::move(request))));
   return std::move(rendering.text);
 }
 
 bool ChatRenderer::renders_parts() const {
-  return engines::chat::renders_parts(template_, completed({}));
+  return chat::renders_parts(template_, completed({}));
 }
 
-}  // namespace tidemill::launcher
+}  // namespace tidemill::engines::chat

@@ -12,6 +12,7 @@ namespace tidemill::launcher {
 /// Each function makes the command that it is named after.
 [[nodiscard]] std::unique_ptr<Command> make_run_command();
 [[nodiscard]] std::unique_ptr<Command> make_resume_command();
+[[nodiscard]] std::unique_ptr<Command> make_chat_command();
 [[nodiscard]] std::unique_ptr<Command> make_check_command();
 [[nodiscard]] std::unique_ptr<Command> make_completion_command();
 [[nodiscard]] std::unique_ptr<Command> make_explain_command();
@@ -19,6 +20,7 @@ namespace tidemill::launcher {
 [[nodiscard]] std::unique_ptr<Command> make_generate_command();
 [[nodiscard]] std::unique_ptr<Command> make_runs_command();
 [[nodiscard]] std::unique_ptr<Command> make_schema_command();
+[[nodiscard]] std::unique_ptr<Command> make_serve_command();
 [[nodiscard]] std::unique_ptr<Command> make_score_command();
 [[nodiscard]] std::unique_ptr<Command> make_show_command();
 [[nodiscard]] std::unique_ptr<Command> make_template_command();

@@ -70,6 +70,12 @@ public:
 
   [[nodiscard]] Status run(Session& session) override {
     TIDEMILL_ASSIGN_OR_RETURN(const Resolved<configs::RunConfig> resolved, file_.load(session));
+    if (resolved.value.workflow.get<workflows::ServeOptions>() != nullptr) {
+      return invalid_argument(file_.path() +
+                              ": workflow: serve is not a run; to start the server: "
+                              "tidemill serve " +
+                              file_.path());
+    }
     if (dry_run_ && session.form == OutputForm::kJson) {
       return print_object(resolved, session);
     }

@@ -4,8 +4,8 @@
 #include <charconv>
 #include <ostream>
 
+#include "engines/chat/chat_renderer.hpp"
 #include "launcher/commands/commands.hpp"
-#include "launcher/models/chat_renderer.hpp"
 #include "launcher/models/line_reader.hpp"
 #include "launcher/models/model_path.hpp"
 
@@ -57,8 +57,8 @@ public:
     if (!template_.empty()) {
       file = template_;
     }
-    TIDEMILL_ASSIGN_OR_RETURN(const ChatRenderer renderer,
-                              ChatRenderer::open(model_, std::move(config), file));
+    TIDEMILL_ASSIGN_OR_RETURN(const engines::chat::ChatRenderer renderer,
+                              engines::chat::ChatRenderer::open(model_, std::move(config), file));
     std::size_t num_lines = 0;
     std::size_t num_failed = 0;
     const Status processed =

@@ -80,8 +80,8 @@ Result<std::vector<std::int32_t>> PromptReader::from_prompt(const std::string& p
 Result<std::vector<std::int32_t>> PromptReader::from_chat(ChatRequest chat,
                                                           const std::string& location) {
   if (!renderer_.has_value()) {
-    TIDEMILL_ASSIGN_OR_RETURN(renderer_,
-                              ChatRenderer::open(model_, tokenizer_.config(), std::nullopt));
+    TIDEMILL_ASSIGN_OR_RETURN(
+        renderer_, engines::chat::ChatRenderer::open(model_, tokenizer_.config(), std::nullopt));
   }
   if (chat.messages.is_sequence()) {
     engines::chat::List messages = chat.messages.as_sequence().items;

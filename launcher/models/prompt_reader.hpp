@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "base/result.hpp"
+#include "engines/chat/chat_renderer.hpp"
 #include "engines/chat/chat_template.hpp"
 #include "engines/tokenizer/tokenizer.hpp"
-#include "launcher/models/chat_renderer.hpp"
 #include "launcher/models/line_reader.hpp"
 
 namespace CLI {
@@ -59,7 +59,7 @@ private:
   engines::Tokenizer tokenizer_;
   std::int64_t vocab_size_;
   PromptForm form_;
-  std::optional<ChatRenderer> renderer_;  // opened for the first conversation
+  std::optional<engines::chat::ChatRenderer> renderer_;  // opened for the first conversation
 };
 
 }  // namespace tidemill::launcher

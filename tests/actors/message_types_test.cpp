@@ -91,6 +91,9 @@ TIDEMILL_EXAMPLE(engines::RolloutRequest, {{9},
                                            3,
                                            Duration(99),
                                            true,
+                                           true,
+                                           5,
+                                           6,
                                            true});
 TIDEMILL_EXAMPLE(engines::RolloutResult, {{9},
                                           {4, 5},
@@ -99,7 +102,10 @@ TIDEMILL_EXAMPLE(engines::RolloutResult, {{9},
                                           engines::FinishReason::kLength,
                                           "why",
                                           {-3.0F},
-                                          {0.5F}});
+                                          {0.5F},
+                                          {{4, -0.5F}},
+                                          {{5, -0.25F}},
+                                          7});
 TIDEMILL_EXAMPLE(engines::Snapshot, (some_snapshot()));
 TIDEMILL_EXAMPLE(storage::SlotChanges, {1, 2, 3, 4});
 TIDEMILL_EXAMPLE(storage::Settlement,
@@ -118,6 +124,9 @@ TIDEMILL_EXAMPLE(OptimizerState, {{{"m", some_tensor()}}});
 TIDEMILL_EXAMPLE(TrainingState, {some_snapshot(), {{{"m", some_tensor()}}}});
 TIDEMILL_EXAMPLE(AdapterRequest, {AdapterAction::kLoad, "tutor", "adapters/tutor", {1, 2, 3}});
 TIDEMILL_EXAMPLE(AdapterList, {{{"tutor", {1, 2, 3}, 4, 5}}});
+TIDEMILL_EXAMPLE(TokenBatch, {{{{9}, 3, {4}, {-1.0F}, {some_span()}, {{4, -0.5F}}}}});
+TIDEMILL_EXAMPLE(DeviceLoad, {1, 2, 0.5, 3, 4, 5, 6, 7});
+TIDEMILL_EXAMPLE(HttpRequest, {1, "GET", "/health", {{"host", "localhost"}}, "body"});
 TIDEMILL_EXAMPLE(QuarantinedDevice, {"device", "why", true});
 TIDEMILL_EXAMPLE(NewGroup, {21, {{some_row(), {some_cell()}}}});
 TIDEMILL_EXAMPLE(LeaseRequest, {{1}, "consumer", 4, 2, 77, Duration{5}});
@@ -305,7 +314,7 @@ TEST(MessageTypes, EveryRegisteredTypeIsSerializedWithoutLoss) {
   const std::size_t count =
       check_types(system, std::make_integer_sequence<caf::type_id_t, Block::end - Block::begin>{});
   std::cout << "message types checked: " << count << '\n';
-  EXPECT_EQ(count, 35U);  // of actors/type_ids.hpp
+  EXPECT_EQ(count, 38U);  // of actors/type_ids.hpp
 }
 
 // Shows that the counter finds an omitted field.

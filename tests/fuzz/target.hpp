@@ -56,6 +56,7 @@ void put_file(const std::string& path, std::string_view bytes);
 using Target = void (*)(std::string_view input);
 
 void adapter_config(std::string_view input);
+void api_request(std::string_view input);
 void chat_template(std::string_view input);
 void dataset_rows(std::string_view input);
 void gguf(std::string_view input);

@@ -232,9 +232,12 @@ TEST(ProgramTest, ExplainListsEveryKeyOnceUnderItsWorkflows) {
     }
   }
   const std::set<std::string> both{"Keys of rl and sft:"};
-  EXPECT_TRUE(text.starts_with("Keys of rl and sft:\nworkflow: How the run trains the model.\n"))
+  EXPECT_TRUE(
+      text.starts_with("Keys of rl, sft and serve:\n"
+                       "workflow: How the run trains the model, or serve.\n"))
       << text;
-  EXPECT_EQ(headings["model.path"], both);
+  EXPECT_EQ(headings["model.path"], std::set<std::string>{"Keys of rl, sft and serve:"});
+  EXPECT_EQ(headings["serve.port"], std::set<std::string>{"Keys of serve:"});
   EXPECT_EQ(headings["data.train"], both);
   EXPECT_EQ(headings["train.adapter.rank"], both);
   EXPECT_EQ(headings["data.eval"], both);
@@ -252,8 +255,8 @@ TEST(ProgramTest, ExplainListsEveryKeyOnceUnderItsWorkflows) {
       workflows[key.at("key")].insert(name);
     }
   }
-  EXPECT_EQ(workflows["workflow"], (std::set<std::string>{"rl", "sft"}));
-  EXPECT_EQ(workflows["model.path"], (std::set<std::string>{"rl", "sft"}));
+  EXPECT_EQ(workflows["workflow"], (std::set<std::string>{"rl", "sft", "serve"}));
+  EXPECT_EQ(workflows["model.path"], (std::set<std::string>{"rl", "sft", "serve"}));
   EXPECT_EQ(workflows["rollout.group_size"], std::set<std::string>{"rl"});
 }
 

@@ -39,6 +39,7 @@ ORDINARY = {
     "bench": "the command",
     "tick": "an event of a trace",
     "num_generations": "what other programs call rollout.group_size",
+    "weight_version": "a member of the usage in responses over HTTP",
     "executor": "what divides a device between rollout and training",
 }
 

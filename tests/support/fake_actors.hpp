@@ -167,6 +167,8 @@ inline actors::StreamActor spawn_fake_stream(caf::actor_system& system,
 struct FakeDevice {
   Inbox<engines::RolloutRequest, engines::RolloutResult> generations;
   std::vector<SampleId> cancelled;
+  caf::strong_actor_ptr listener;  // the last actor that asked for a stream; reset it to end
+  actors::DeviceLoad load;
   Inbox<engines::Snapshot, PolicyVersion> loads;
   Inbox<actors::TrainRequest, actors::TrainOutcome> jobs;
   Inbox<actors::AdapterRequest, actors::AdapterList> adapter_requests;
@@ -187,6 +189,13 @@ inline actors::DeviceActor spawn_fake_device(caf::actor_system& system,
               fake->generations.push_back({std::move(request), promise, deferred});
               return promise;
             },
+            [self, fake, deferred](atom::stream, engines::RolloutRequest& request) {
+              fake->listener = self->current_sender();
+              auto promise = self->make_response_promise<engines::RolloutResult>();
+              fake->generations.push_back({std::move(request), promise, deferred});
+              return promise;
+            },
+            [fake](atom::status) { return fake->load; },
             [fake](atom::cancel, SampleId id) { fake->cancelled.push_back(id); },
             [self, fake, deferred](atom::load, engines::Snapshot& snapshot) {
               auto promise = self->make_response_promise<PolicyVersion>();

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "actors/gateway/access.hpp"
+
+#include <algorithm>
+#include <string_view>
+
+#include "base/text/quote.hpp"
+
+namespace tidemill::actors {
+namespace {
+
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  std::transform(lower.begin(), lower.end(), lower.begin(), [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  });
+  return lower;
+}
+
+// Returns a host without its port: "[::1]:80" gives "[::1]".
+std::string_view without_port(std::string_view host) {
+  const std::size_t bracket = host.rfind(']');
+  const std::size_t colon = host.find(':', bracket == std::string_view::npos ? 0 : bracket);
+  return host.substr(0, colon);
+}
+
+}  // namespace
+
+std::optional<openai::ApiError> check_access(const HttpRequest& request, const AccessRules& rules) {
+  const std::string host = lower_case(request.header("host").value_or(""));
+  const std::string name(without_port(host));
+  if (!rules.hosts.empty() &&
+      std::find(rules.hosts.begin(), rules.hosts.end(), name) == rules.hosts.end()) {
+    return openai::ApiError{421, "the server does not serve the host " + quote(name)};
+  }
+  // A page of the server itself has the origin "http://" and the host that it was loaded from.
+  const auto origin = request.header("origin");
+  if (origin.has_value() && lower_case(*origin) != "http://" + host &&
+      lower_case(*origin) != "https://" + host) {
+    return openai::ApiError{403,
+                            "the server does not accept requests from pages of " + quote(*origin)};
+  }
+  return std::nullopt;
+}
+
+}  // namespace tidemill::actors

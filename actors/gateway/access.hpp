@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which requests a gateway accepts: from which pages of browsers, and with which keys.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/gateway/http/http_message.hpp"
+#include "actors/gateway/openai/api_error.hpp"
+
+namespace tidemill::actors {
+
+/// The rules of access.
+struct AccessRules {
+  /// The host names and addresses by which clients may address the server, in lower case and
+  /// without a port. A browser that is made to resolve another name to this host (DNS rebinding)
+  /// sends that name, and is refused. Empty: all.
+  std::vector<std::string> hosts;
+};
+
+/// Checks the Host and Origin headers of a request. A page of another origin may not send requests,
+/// since a browser sends them without asking the user.
+/// Errors: 421 for a host that is not in the rules, 403 for another origin.
+[[nodiscard]] std::optional<openai::ApiError> check_access(const HttpRequest& request,
+                                                           const AccessRules& rules);
+
+}  // namespace tidemill::actors

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "actors/gateway/gateway_metrics.hpp"
+
+#include <map>
+#include <prometheus/counter.h>
+#include <prometheus/family.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+namespace tidemill::actors {
+namespace {
+
+using prometheus::Counter;
+using prometheus::Gauge;
+using prometheus::Histogram;
+using Buckets = Histogram::BucketBoundaries;
+using Labels = std::map<std::string, std::string>;
+
+double seconds(Duration time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+// The bounds that vLLM has.
+const Buckets kFirstToken{0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1,  0.25, 0.5,
+                          0.75,  1.0,   2.5,  5.0,  7.5,  10.0, 20.0, 40.0, 80.0};
+const Buckets kTokenGap{0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2,  0.3,  0.4,
+                        0.5,  0.75,  1.0,  2.5,   5.0, 7.5,  10.0, 20.0, 40.0};
+const Buckets kLatency{0.3,  0.5,  0.8,  1.0,  1.5,  2.0,  2.5,  5.0,
+                       10.0, 15.0, 20.0, 30.0, 40.0, 60.0, 120.0};
+const Buckets kTokens{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000};
+
+}  // namespace
+
+struct GatewayMetrics::Families {
+  explicit Families(const std::string& model) : labels{{"engine", "0"}, {"model_name", model}} {}
+
+  Gauge& gauge(const char* name, const char* help) {
+    return prometheus::BuildGauge().Name(name).Help(help).Register(registry).Add(labels);
+  }
+  Counter& counter(const char* name, const char* help) {
+    return prometheus::BuildCounter().Name(name).Help(help).Register(registry).Add(labels);
+  }
+  Histogram& histogram(const char* name, const char* help, const Buckets& bounds) {
+    return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add(labels,
+                                                                                     bounds);
+  }
+  // Sets a counter that is counted elsewhere.
+  static void set(Counter& counter, std::uint64_t value) {
+    counter.Increment(static_cast<double>(value) - counter.Value());
+  }
+
+  Labels labels;
+  prometheus::Registry registry;
+  Gauge& running = gauge("vllm:num_requests_running", "Sequences that are generated");
+  Gauge& waiting = gauge("vllm:num_requests_waiting", "Sequences that wait to be generated");
+  Gauge& kv_use = gauge("vllm:kv_cache_usage_perc", "Share of the cache in use; 1 is all of it");
+  Counter& preemptions = counter("vllm:num_preemptions_total", "Sequences that lost their pages");
+  Counter& cache_queries =
+      counter("vllm:prefix_cache_queries_total", "Tokens of prompts looked up in the cache");
+  Counter& cache_hits =
+      counter("vllm:prefix_cache_hits_total", "Tokens of prompts found in the cache");
+  Counter& prompt_tokens = counter("vllm:prompt_tokens_total", "Tokens of prompts");
+  Counter& new_tokens = counter("vllm:generation_tokens_total", "Tokens generated");
+  prometheus::Family<Counter>& responses = prometheus::BuildCounter()
+                                               .Name("vllm:request_success_total")
+                                               .Help("Responses that have ended, by reason")
+                                               .Register(registry);
+  prometheus::Family<Counter>& errors = prometheus::BuildCounter()
+                                            .Name("tidemill:errors_total")
+                                            .Help("Requests that were refused or failed")
+                                            .Register(registry);
+  Counter& train_tokens = counter("tidemill:train_tokens_total", "Tokens trained on");
+  Histogram& first_token =
+      histogram("vllm:time_to_first_token_seconds",
+                "From the arrival of a request to its first token", kFirstToken);
+  Histogram& token_gap =
+      histogram("vllm:inter_token_latency_seconds", "Between two tokens of a response", kTokenGap);
+  Histogram& latency = histogram("vllm:e2e_request_latency_seconds",
+                                 "From the arrival of a request to its last token", kLatency);
+  Histogram& prompt_length = histogram("vllm:request_prompt_tokens", "Tokens of a prompt", kTokens);
+  Histogram& new_length =
+      histogram("vllm:request_generation_tokens", "Tokens of a response", kTokens);
+};
+
+GatewayMetrics::GatewayMetrics(const std::string& model)
+    : families_(std::make_unique<Families>(model)) {}
+GatewayMetrics::~GatewayMetrics() = default;
+
+void GatewayMetrics::on_first_token(Duration since_arrival) {
+  families_->first_token.Observe(seconds(since_arrival));
+}
+
+void GatewayMetrics::on_next_token(Duration gap) {
+  families_->token_gap.Observe(seconds(gap));
+}
+
+void GatewayMetrics::on_response(const engines::RolloutResult& result, std::size_t prompt_tokens,
+                                 Duration since_arrival) {
+  Families& all = *families_;
+  const auto prompt = static_cast<double>(prompt_tokens);
+  const auto created = static_cast<double>(result.response_ids.size());
+  Labels labels = all.labels;
+  labels["finished_reason"] = finish_reason_name(result.finish_reason);
+  all.responses.Add(labels).Increment();
+  all.prompt_tokens.Increment(prompt);
+  all.new_tokens.Increment(created);
+  all.cache_queries.Increment(prompt);
+  all.cache_hits.Increment(static_cast<double>(result.cached_tokens));
+  all.prompt_length.Observe(prompt);
+  all.new_length.Observe(created);
+  all.latency.Observe(seconds(since_arrival));
+}
+
+void GatewayMetrics::on_error(std::uint32_t status) {
+  Labels labels = families_->labels;
+  labels["status"] = std::to_string(status);
+  families_->errors.Add(labels).Increment();
+}
+
+std::string GatewayMetrics::text(const DeviceLoad& load) {
+  Families& all = *families_;
+  all.running.Set(static_cast<double>(load.running));
+  all.waiting.Set(static_cast<double>(load.waiting));
+  all.kv_use.Set(load.kv_use);
+  Families::set(all.preemptions, load.preemptions);
+  Families::set(all.train_tokens, load.train_tokens);
+  return prometheus::TextSerializer().Serialize(all.registry.Collect());
+}
+
+}  // namespace tidemill::actors

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a gateway counts, in the text format of Prometheus.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "actors/device/messages.hpp"
+#include "base/clock.hpp"
+#include "engines/rollout_engine.hpp"
+
+namespace tidemill::actors {
+
+/// The counters of /metrics. A name that begins with "vllm:" has the meaning that it has in vLLM,
+/// so that its dashboards work; other names begin with "tidemill:".
+///
+/// Source: vLLM, docs/design/metrics.md and vllm/v1/metrics/loggers.py.
+/// Threads: one call at a time.
+class GatewayMetrics {
+public:
+  /// `model` is the value of the label model_name.
+  explicit GatewayMetrics(const std::string& model);
+  GatewayMetrics(const GatewayMetrics&) = delete;
+  GatewayMetrics& operator=(const GatewayMetrics&) = delete;
+  ~GatewayMetrics();
+
+  /// Counts the first token of a response, `since_arrival` after its request.
+  void on_first_token(Duration since_arrival);
+  /// Counts a later token, `gap` after the one before it.
+  void on_next_token(Duration gap);
+  /// Counts a response that has ended.
+  void on_response(const engines::RolloutResult& result, std::size_t prompt_tokens,
+                   Duration since_arrival);
+  /// Counts a request that was refused or has failed.
+  void on_error(std::uint32_t status);
+
+  /// Returns all metrics, those of the device included.
+  [[nodiscard]] std::string text(const DeviceLoad& load);
+
+private:
+  struct Families;
+  std::unique_ptr<Families> families_;
+};
+
+}  // namespace tidemill::actors

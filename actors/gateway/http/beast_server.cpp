@@ -1,0 +1,728 @@
+// SPDX-License-Identifier: Apache-2.0
+// The HTTP server on Boost.Asio, with the parser of Boost.Beast. No other file includes them.
+//
+// All members of a connection run on the server's thread. A connection is in one of these states:
+//
+//   kIdle      no byte of the next request has arrived. Waits for `idle_time`.
+//   kHead      a part of the head has arrived. Waits for `header_time`.
+//   kBody      the head is complete. Waits for `body_time`, and longer for a long body.
+//   kExchange  the request has been passed on, or refused. Waits without a limit for the response,
+//              and for `write_time` for the client to read it. Goes on reading, to notice that the
+//              client closes the connection.
+//   kLinger    the last response has been sent. Discards what the client still sends, so that the
+//              client can read the response before the connection is reset.
+#include <algorithm>
+#include <array>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/core/buffers_range.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/error.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <ctime>
+#include <deque>
+#include <future>
+#include <optional>
+#include <pthread.h>
+#include <system_error>
+#include <thread>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "actors/gateway/http/http_server.hpp"
+
+namespace tidemill::actors {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+constexpr std::size_t kReadBytes = std::size_t{16} << 10U;
+// What a connection reads ahead during an exchange.
+constexpr std::size_t kMaxReadAhead = std::size_t{64} << 10U;
+constexpr std::size_t kMaxDiscarded = std::size_t{4} << 20U;
+constexpr auto kLingerTime = std::chrono::seconds(2);
+
+/// A body that takes memory as it arrives and not as its declared length says.
+struct GrowingBody {
+  using value_type = std::string;  // NOLINT(readability-identifier-naming): Beast's name
+
+  class reader {  // NOLINT(readability-identifier-naming): Beast's name
+  public:
+    template <bool is_request, class Fields>
+    reader(http::header<is_request, Fields>& /*head*/, value_type& body) : body_(body) {}
+    void init(const boost::optional<std::uint64_t>& /*length*/, error_code& error) { error = {}; }
+    template <class Buffers>
+    std::size_t put(const Buffers& buffers, error_code& error) {
+      error = {};
+      std::size_t size = 0;
+      for (const asio::const_buffer part : beast::buffers_range_ref(buffers)) {
+        body_.append(static_cast<const char*>(part.data()), part.size());
+        size += part.size();
+      }
+      return size;
+    }
+    void finish(error_code& error) { error = {}; }
+
+  private:
+    value_type& body_;
+  };
+};
+
+using Parser = http::request_parser<GrowingBody>;
+
+std::string lower_case(beast::string_view text) {
+  std::string lower(text.data(), text.size());
+  std::transform(lower.begin(), lower.end(), lower.begin(), [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  });
+  return lower;
+}
+
+// Returns the value of a Date header.
+std::string http_date() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  ::gmtime_r(&now, &utc);
+  std::array<char, 40> text{};
+  const std::size_t size =
+      std::strftime(text.data(), text.size(), "%a, %d %b %Y %H:%M:%S GMT", &utc);
+  return {text.data(), size};
+}
+
+// Returns a part of a chunked body.
+std::string chunk(const std::string& part) {
+  constexpr const char* kDigits = "0123456789abcdef";
+  std::string size;
+  for (std::size_t rest = part.size(); rest > 0; rest /= 16) {
+    size.insert(size.begin(), kDigits[rest % 16]);
+  }
+  return size + "\r\n" + part + "\r\n";
+}
+
+class Connection;
+
+// What the connections of a server share.
+struct Shared {
+  HttpLimits limits;
+  HttpEvents events;
+  std::unordered_map<ExchangeId, Connection*> exchanges;
+  std::unordered_set<std::shared_ptr<Connection>> connections;
+  std::size_t buffered_bytes = 0;  // bodies of requests
+  ExchangeId last_exchange = 0;
+  bool stopping = false;
+};
+
+class Connection : public std::enable_shared_from_this<Connection> {
+public:
+  Connection(tcp::socket socket, Shared& shared)
+      : socket_(std::move(socket)), timer_(socket_.get_executor()), shared_(shared) {}
+
+  void start() {
+    error_code ignored;
+    socket_.set_option(tcp::no_delay(true), ignored);
+    next_request();
+  }
+
+  // Answers the first request with 503, whatever it is.
+  void refuse_all() {
+    state_ = State::kExchange;
+    refuse(503, "the server has too many connections");
+  }
+
+  void respond(HttpResponse response) {
+    if (started_ || finishing_) {
+      return;
+    }
+    started_ = true;
+    finishing_ = true;
+    std::string bytes = head(response, std::to_string(response.body.size()));
+    if (!is_head_request_) {
+      bytes += response.body;
+    }
+    send(std::move(bytes));
+  }
+
+  void start_stream(HttpResponse response) {
+    if (started_ || finishing_) {
+      return;
+    }
+    started_ = true;
+    chunked_ = version_ >= 11;
+    keep_alive_ = keep_alive_ && chunked_;
+    std::string bytes = head(response, "");
+    if (!response.body.empty()) {
+      bytes += chunked_ ? chunk(response.body) : response.body;
+    }
+    send(std::move(bytes));
+  }
+
+  void write(const std::string& part) {
+    if (!started_ || finishing_ || part.empty()) {
+      return;
+    }
+    send(chunked_ ? chunk(part) : part);
+    if (unsent_ > shared_.limits.max_unsent_bytes) {
+      abort();
+    }
+  }
+
+  void end() {
+    if (!started_ || finishing_) {
+      return;
+    }
+    finishing_ = true;
+    if (chunked_) {
+      send("0\r\n\r\n");
+    } else if (!writing_) {
+      end_exchange();
+    }
+  }
+
+  [[nodiscard]] bool has_unsent() const noexcept { return exchange_ != 0 || unsent_ > 0; }
+  [[nodiscard]] bool is_idle() const noexcept { return state_ == State::kIdle; }
+
+  // Closes the connection. Its object lives until its pending operations have been called.
+  void abort() {
+    if (state_ == State::kClosed) {
+      return;
+    }
+    const ExchangeId closed = exchange_;
+    release_exchange();
+    state_ = State::kClosed;
+    error_code ignored;
+    socket_.close(ignored);
+    timer_.cancel();
+    shared_.connections.erase(shared_from_this());
+    if (closed != 0) {
+      shared_.events.on_closed(closed);
+    }
+  }
+
+private:
+  enum class State : std::uint8_t { kIdle, kHead, kBody, kExchange, kLinger, kClosed };
+
+  void next_request() {
+    state_ = State::kIdle;
+    parser_.emplace();
+    parser_->eager(true);
+    parser_->header_limit(static_cast<std::uint32_t>(shared_.limits.max_header_bytes));
+    parser_->body_limit(shared_.limits.max_body_bytes);
+    started_ = finishing_ = chunked_ = false;
+    wait(shared_.limits.idle_time);
+    if (buffer_.size() > 0) {
+      parse();
+    } else {
+      read();
+    }
+  }
+
+  void read() {
+    if (reading_ || state_ == State::kClosed) {
+      return;
+    }
+    reading_ = true;
+    socket_.async_read_some(asio::buffer(incoming_),
+                            [self = shared_from_this()](const error_code& error, std::size_t size) {
+                              self->reading_ = false;
+                              self->on_read(error, size);
+                            });
+  }
+
+  void on_read(const error_code& error, std::size_t size) {
+    if (error || state_ == State::kClosed) {
+      abort();
+      return;
+    }
+    // Not read into `buffer_` directly, because the next request may be parsed from it meanwhile.
+    buffer_.commit(asio::buffer_copy(buffer_.prepare(size), asio::buffer(incoming_, size)));
+    switch (state_) {
+      case State::kExchange:
+        if (buffer_.size() < kMaxReadAhead) {
+          read();
+        }
+        break;
+      case State::kLinger:
+        discarded_ += buffer_.size();
+        buffer_.consume(buffer_.size());
+        discarded_ > kMaxDiscarded ? abort() : read();
+        break;
+      default: parse();
+    }
+  }
+
+  void parse() {
+    if (state_ == State::kIdle) {
+      state_ = State::kHead;
+      wait(shared_.limits.header_time);
+    }
+    while (state_ == State::kHead || state_ == State::kBody) {
+      error_code error;
+      const std::size_t before = parser_->get().body().size();
+      const std::size_t used = parser_->put(buffer_.data(), error);
+      buffer_.consume(used);
+      count_body(parser_->get().body().size() - before);
+      if (error && error != http::error::need_more) {
+        refuse_syntax(error);
+        return;
+      }
+      if (state_ == State::kHead && parser_->is_header_done() && !accept_head()) {
+        return;
+      }
+      if (shared_.buffered_bytes > shared_.limits.max_buffered_bytes) {
+        refuse(503, "the server is receiving too many large requests");
+        return;
+      }
+      if (parser_->is_done()) {
+        pass_on();
+        return;
+      }
+      if (error == http::error::need_more || buffer_.size() == 0) {
+        read();
+        return;
+      }
+    }
+  }
+
+  void count_body(std::size_t size) {
+    body_bytes_ += size;
+    shared_.buffered_bytes += size;
+    if (size > 0 && state_ == State::kBody) {
+      wait_until(body_deadline());
+    }
+  }
+
+  [[nodiscard]] TimePoint body_deadline() const {
+    const auto rate = std::max<std::size_t>(shared_.limits.min_body_rate, 1);
+    return body_start_ + shared_.limits.body_time +
+           std::chrono::milliseconds(body_bytes_ * 1000 / rate);
+  }
+
+  // Checks what the parser leaves to its caller. Returns false after a refusal.
+  bool accept_head() {
+    const auto& request = parser_->get();
+    version_ = request.version();
+    is_head_request_ = request.method() == http::verb::head;
+    const auto count = [&](http::field name) { return request.count(name); };
+    if (static_cast<std::size_t>(std::distance(request.begin(), request.end())) >
+        shared_.limits.max_headers) {
+      return refuse(431, "too many headers");
+    }
+    const std::size_t hosts = count(http::field::host);
+    if (hosts > 1 || (version_ >= 11 && hosts == 0)) {
+      return refuse(400, "a request needs one Host header");
+    }
+    if (count(http::field::content_length) + count(http::field::transfer_encoding) > 1) {
+      return refuse(400, "Content-Length and Transfer-Encoding exclude each other");
+    }
+    // The parser accepts lists of equal lengths.
+    const auto length = request.find(http::field::content_length);
+    if (length != request.end() && !std::all_of(length->value().begin(), length->value().end(),
+                                                [](char c) { return c >= '0' && c <= '9'; })) {
+      return refuse(400, "Content-Length must be a decimal number");
+    }
+    if (count(http::field::transfer_encoding) == 1 &&
+        (version_ < 11 || lower_case(request.at(http::field::transfer_encoding)) != "chunked")) {
+      return refuse(400, "the only transfer encoding is chunked, in HTTP/1.1");
+    }
+    if (const auto expect = request.find(http::field::expect); expect != request.end()) {
+      if (lower_case(expect->value()) != "100-continue") {
+        return refuse(417, "the only expectation is 100-continue");
+      }
+      if (!parser_->is_done() && version_ >= 11) {
+        send("HTTP/1.1 100 Continue\r\n\r\n");
+      }
+    }
+    state_ = State::kBody;
+    body_start_ = now();
+    wait_until(body_deadline());
+    return true;
+  }
+
+  void pass_on() {
+    timer_.cancel();
+    HttpRequest passed;
+    passed.exchange = exchange_ = ++shared_.last_exchange;
+    auto& request = parser_->get();
+    passed.method.assign(request.method_string().data(), request.method_string().size());
+    passed.target.assign(request.target().data(), request.target().size());
+    for (const auto& field : request) {
+      passed.headers.push_back({lower_case(field.name_string()),
+                                std::string(field.value().data(), field.value().size())});
+    }
+    passed.body = std::move(request.body());
+    keep_alive_ = request.keep_alive() && !shared_.stopping;
+    state_ = State::kExchange;
+    shared_.exchanges.emplace(exchange_, this);
+    shared_.events.on_request(std::move(passed));
+    read();  // notices that the client closes the connection
+  }
+
+  void refuse_syntax(const error_code& error) {
+    if (error == http::error::header_limit) {
+      refuse(431, "the headers are longer than " + std::to_string(shared_.limits.max_header_bytes) +
+                      " bytes");
+    } else if (error == http::error::body_limit) {
+      refuse(413,
+             "the body is longer than " + std::to_string(shared_.limits.max_body_bytes) + " bytes");
+    } else if (error == http::error::bad_version) {
+      refuse(505, "the server speaks HTTP/1.0 and HTTP/1.1");
+    } else {
+      refuse(400, "the request is not valid HTTP: " + error.message());
+    }
+  }
+
+  // Responds without passing the request on, and closes the connection. Returns false.
+  bool refuse(std::uint32_t status, const std::string& why) {
+    state_ = State::kExchange;
+    keep_alive_ = false;
+    HttpResponse response;
+    response.status = status;
+    response.headers = {{"content-type", "application/json"}};
+    response.body = R"({"error": {"message": ")" + why +
+                    R"(", "type": "invalid_request_error", "param": null, "code": null}})";
+    respond(std::move(response));
+    return false;
+  }
+
+  // `length` is empty for a body of unknown length.
+  [[nodiscard]] std::string head(const HttpResponse& response, const std::string& length) const {
+    std::string text = "HTTP/1.1 " + std::to_string(response.status) + " " +
+                       reason_phrase(response.status) + "\r\ndate: " + http_date() + "\r\n";
+    for (const HttpHeader& header : response.headers) {
+      text += header.name + ": " + header.value + "\r\n";
+    }
+    if (!length.empty()) {
+      text += "content-length: " + length + "\r\n";
+    } else if (chunked_) {
+      text += "transfer-encoding: chunked\r\n";
+    }
+    if (!keep_alive_) {
+      text += "connection: close\r\n";
+    } else if (version_ < 11) {
+      text += "connection: keep-alive\r\n";
+    }
+    return text + "\r\n";
+  }
+
+  void send(std::string bytes) {
+    unsent_ += bytes.size();
+    unsent_parts_.push_back(std::move(bytes));
+    if (!writing_) {
+      write_some();
+    }
+  }
+
+  void write_some() {
+    writing_ = true;
+    if (state_ == State::kExchange) {
+      wait(shared_.limits.write_time);
+    }
+    const std::string& front = unsent_parts_.front();
+    socket_.async_write_some(
+        asio::buffer(front.data() + sent_of_front_, front.size() - sent_of_front_),
+        [self = shared_from_this()](const error_code& error, std::size_t size) {
+          self->writing_ = false;
+          self->on_written(error, size);
+        });
+  }
+
+  void on_written(const error_code& error, std::size_t size) {
+    if (error || state_ == State::kClosed) {
+      abort();
+      return;
+    }
+    unsent_ -= size;
+    sent_of_front_ += size;
+    if (sent_of_front_ == unsent_parts_.front().size()) {
+      unsent_parts_.pop_front();
+      sent_of_front_ = 0;
+    }
+    if (!unsent_parts_.empty()) {
+      write_some();
+      return;
+    }
+    if (state_ == State::kExchange) {
+      timer_.cancel();
+      if (finishing_) {
+        end_exchange();
+      }
+    }
+  }
+
+  void end_exchange() {
+    release_exchange();
+    if (keep_alive_ && !shared_.stopping) {
+      next_request();
+      return;
+    }
+    state_ = State::kLinger;
+    error_code ignored;
+    socket_.shutdown(tcp::socket::shutdown_send, ignored);
+    wait(kLingerTime);
+    read();
+  }
+
+  void release_exchange() {
+    shared_.exchanges.erase(std::exchange(exchange_, 0));
+    shared_.buffered_bytes -= std::exchange(body_bytes_, 0);
+  }
+
+  [[nodiscard]] static TimePoint now() {
+    return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now());
+  }
+  void wait(Duration time) { wait_until(now() + time); }
+  void wait_until(TimePoint deadline) {
+    timer_.expires_at(deadline);
+    timer_.async_wait([self = shared_from_this()](const error_code& error) {
+      // A timer that has been set again must not act on its old deadline.
+      if (!error && self->timer_.expiry() <= std::chrono::steady_clock::now()) {
+        self->on_timeout();
+      }
+    });
+  }
+
+  void on_timeout() {
+    switch (state_) {
+      case State::kHead: refuse(408, "the headers took too long"); break;
+      case State::kBody: refuse(408, "the body took too long"); break;
+      case State::kExchange:
+        if (writing_) {
+          abort();
+        }
+        break;
+      default: abort();
+    }
+  }
+
+  tcp::socket socket_;
+  asio::steady_timer timer_;
+  Shared& shared_;
+  State state_ = State::kIdle;
+  std::vector<char> incoming_ = std::vector<char>(kReadBytes);
+  beast::flat_buffer buffer_;  // received, not parsed yet
+  std::optional<Parser> parser_;
+  bool reading_ = false;
+  std::size_t body_bytes_ = 0;
+  TimePoint body_start_{};
+  std::size_t discarded_ = 0;
+  // Of the exchange.
+  ExchangeId exchange_ = 0;  // 0: none
+  unsigned version_ = 11;
+  bool is_head_request_ = false;
+  bool keep_alive_ = false;
+  bool started_ = false;    // the head has been sent
+  bool finishing_ = false;  // the exchange ends once everything is sent
+  bool chunked_ = false;
+  // Parts to send.
+  std::deque<std::string> unsent_parts_;
+  std::size_t sent_of_front_ = 0;
+  std::size_t unsent_ = 0;  // bytes
+  bool writing_ = false;
+};
+
+class BeastServer final : public HttpServer {
+public:
+  explicit BeastServer(const HttpLimits& limits) : acceptor_(io_), retry_(io_) {
+    shared_.limits = limits;
+  }
+
+  ~BeastServer() override {
+    io_.stop();
+    if (thread_.joinable()) {
+      thread_.join();
+    }
+    // Before `io_`, on which their sockets depend.
+    shared_.exchanges.clear();
+    shared_.connections.clear();
+  }
+
+  [[nodiscard]] Status open(const HttpAddress& address) {
+    error_code error;
+    const auto host = asio::ip::make_address(address.host, error);
+    if (error) {
+      return invalid_argument(address.host + ": not an IP address");
+    }
+    const tcp::endpoint endpoint(host, address.port);
+    const auto failed = [&](const error_code& why) {
+      return Status(Errc::kUnavailable,
+                    address.host + ":" + std::to_string(address.port) + ": " + why.message());
+    };
+    if (acceptor_.open(endpoint.protocol(), error)) {
+      return failed(error);
+    }
+    acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
+    if (acceptor_.bind(endpoint, error)) {
+      return failed(error);
+    }
+    if (acceptor_.listen(1024, error)) {
+      return failed(error);
+    }
+    port_ = acceptor_.local_endpoint(error).port();
+    return {};
+  }
+
+  [[nodiscard]] Status start(HttpEvents events) override {
+    shared_.events = std::move(events);
+    try {
+      thread_ = std::thread([this] {
+        accept();
+        const auto work = asio::make_work_guard(io_);
+        io_.run();
+      });
+    } catch (const std::system_error& why) {
+      return {Errc::kResourceExhausted,
+              std::string("cannot start the thread of the HTTP server: ") + why.what()};
+    }
+    pthread_setname_np(thread_.native_handle(), "http");
+    return {};
+  }
+
+  void respond(ExchangeId exchange, HttpResponse response) override {
+    post(exchange, [response = std::move(response)](Connection& connection) mutable {
+      connection.respond(std::move(response));
+    });
+  }
+  void start_stream(ExchangeId exchange, HttpResponse head) override {
+    post(exchange, [head = std::move(head)](Connection& connection) mutable {
+      connection.start_stream(std::move(head));
+    });
+  }
+  void write(ExchangeId exchange, std::string part) override {
+    post(exchange, [part = std::move(part)](Connection& connection) { connection.write(part); });
+  }
+  void end(ExchangeId exchange) override {
+    post(exchange, [](Connection& connection) { connection.end(); });
+  }
+
+  bool flush(Duration limit) override {
+    const TimePoint deadline =
+        std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now()) + limit;
+    for (;;) {
+      auto flushed = std::make_shared<std::promise<bool>>();
+      std::future<bool> result = flushed->get_future();
+      asio::post(io_, [this, flushed] {
+        flushed->set_value(
+            std::none_of(shared_.connections.begin(), shared_.connections.end(),
+                         [](const auto& connection) { return connection->has_unsent(); }));
+      });
+      if (result.wait_until(deadline) != std::future_status::ready) {
+        return false;
+      }
+      if (result.get()) {
+        return true;
+      }
+      if (std::chrono::steady_clock::now() >= deadline) {
+        return false;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+
+  [[nodiscard]] std::uint16_t port() const override { return port_; }
+
+  void stop_accepting() override {
+    asio::post(io_, [this] {
+      shared_.stopping = true;
+      error_code ignored;
+      acceptor_.close(ignored);
+      retry_.cancel();
+      // `abort` changes the set.
+      const std::vector<std::shared_ptr<Connection>> all(shared_.connections.begin(),
+                                                         shared_.connections.end());
+      for (const auto& connection : all) {
+        if (connection->is_idle()) {
+          connection->abort();
+        }
+      }
+    });
+  }
+
+private:
+  template <class Call>
+  void post(ExchangeId exchange, Call call) {
+    asio::post(io_, [this, exchange, call = std::move(call)]() mutable {
+      const auto found = shared_.exchanges.find(exchange);
+      if (found != shared_.exchanges.end()) {
+        // The call may close the connection.
+        const std::shared_ptr<Connection> connection = found->second->shared_from_this();
+        call(*connection);
+      }
+    });
+  }
+
+  void accept() {
+    acceptor_.async_accept([this](const error_code& error, tcp::socket socket) {
+      if (!acceptor_.is_open()) {
+        return;
+      }
+      if (error) {
+        // Too many open files, or the client has gone already.
+        retry_.expires_after(std::chrono::milliseconds(50));
+        retry_.async_wait([this](const error_code& cancelled) {
+          if (!cancelled) {
+            accept();
+          }
+        });
+        return;
+      }
+      const bool is_full = shared_.connections.size() >= shared_.limits.max_connections;
+      const auto connection = std::make_shared<Connection>(std::move(socket), shared_);
+      shared_.connections.insert(connection);
+      is_full ? connection->refuse_all() : connection->start();
+      accept();
+    });
+  }
+
+  Shared shared_;  // outlives the connections, which handlers of `io_` hold
+  asio::io_context io_{1};
+  tcp::acceptor acceptor_;
+  asio::steady_timer retry_;
+  std::uint16_t port_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace
+
+const char* reason_phrase(std::uint32_t status) noexcept {
+  switch (status) {
+    case 200: return "OK";
+    case 204: return "No Content";
+    case 400: return "Bad Request";
+    case 401: return "Unauthorized";
+    case 403: return "Forbidden";
+    case 404: return "Not Found";
+    case 405: return "Method Not Allowed";
+    case 408: return "Request Timeout";
+    case 409: return "Conflict";
+    case 413: return "Content Too Large";
+    case 415: return "Unsupported Media Type";
+    case 417: return "Expectation Failed";
+    case 421: return "Misdirected Request";
+    case 429: return "Too Many Requests";
+    case 431: return "Request Header Fields Too Large";
+    case 500: return "Internal Server Error";
+    case 501: return "Not Implemented";
+    case 503: return "Service Unavailable";
+    case 504: return "Gateway Timeout";
+    case 505: return "HTTP Version Not Supported";
+    case 507: return "Insufficient Storage";
+    default: return "";
+  }
+}
+
+Result<std::unique_ptr<HttpServer>> open_http_server(const HttpAddress& address,
+                                                     const HttpLimits& limits) {
+  auto server = std::make_unique<BeastServer>(limits);
+  TIDEMILL_RETURN_IF_ERROR(server->open(address));
+  return std::unique_ptr<HttpServer>(std::move(server));
+}
+
+}  // namespace tidemill::actors

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "actors/gateway/http/http_message.hpp"
+
+#include <algorithm>
+
+namespace tidemill::actors {
+namespace {
+
+// Returns the value of a hexadecimal digit, or -1.
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') {
+    return c - '0';
+  }
+  if (c >= 'a' && c <= 'f') {
+    return c - 'a' + 10;
+  }
+  return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+std::optional<std::string> decode(std::string_view text) {
+  std::string decoded;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '+') {
+      decoded += ' ';
+    } else if (text[i] != '%') {
+      decoded += text[i];
+    } else {
+      const int high = i + 2 < text.size() ? hex_digit(text[i + 1]) : -1;
+      const int low = i + 2 < text.size() ? hex_digit(text[i + 2]) : -1;
+      if (high < 0 || low < 0) {
+        return std::nullopt;
+      }
+      decoded += static_cast<char>(high * 16 + low);
+      i += 2;
+    }
+  }
+  return decoded;
+}
+
+}  // namespace
+
+std::optional<std::string_view> HttpRequest::header(std::string_view name) const {
+  const auto found = std::find_if(headers.begin(), headers.end(),
+                                  [&](const HttpHeader& one) { return one.name == name; });
+  return found == headers.end() ? std::nullopt : std::optional<std::string_view>(found->value);
+}
+
+std::size_t HttpRequest::count_headers(std::string_view name) const {
+  return static_cast<std::size_t>(std::count_if(
+      headers.begin(), headers.end(), [&](const HttpHeader& one) { return one.name == name; }));
+}
+
+std::string_view target_path(std::string_view target) {
+  return target.substr(0, target.find('?'));
+}
+
+std::optional<std::string> query_parameter(std::string_view target, std::string_view name) {
+  const std::size_t start = target.find('?');
+  std::string_view rest = start == std::string_view::npos ? "" : target.substr(start + 1);
+  while (!rest.empty()) {
+    const std::size_t end = rest.find('&');
+    const std::string_view pair = rest.substr(0, end);
+    const std::size_t equals = pair.find('=');
+    if (pair.substr(0, equals) == name) {
+      return decode(equals == std::string_view::npos ? "" : pair.substr(equals + 1));
+    }
+    rest = end == std::string_view::npos ? "" : rest.substr(end + 1);
+  }
+  return std::nullopt;
+}
+
+}  // namespace tidemill::actors

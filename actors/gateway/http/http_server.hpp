@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// The interface of an HTTP/1.1 server: requests go to callbacks, responses come as calls.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "actors/gateway/http/http_message.hpp"
+#include "base/clock.hpp"
+#include "base/result.hpp"
+
+namespace tidemill::actors {
+
+/// Where the events of a server go.
+///
+/// Threads: called on the thread of the server. A call must not wait.
+struct HttpEvents {
+  std::function<void(HttpRequest)> on_request;
+  /// The client has closed its connection, or the server has because of a limit, before the
+  /// response was complete. Nothing that is sent to the exchange arrives anymore.
+  std::function<void(ExchangeId)> on_closed;
+};
+
+/// A server.
+///
+/// Every request gets one response: either `respond`, or `start_stream`, any number of `write`, and
+/// `end`. A call for an exchange that has ended, or whose client has closed its connection, does
+/// nothing.
+/// Threads: may be called from any thread. Only `flush` waits.
+class HttpServer {
+public:
+  HttpServer() = default;
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+  virtual ~HttpServer() = default;
+
+  /// Starts the server's thread, which accepts connections. To be called once.
+  /// Errors: `kResourceExhausted` if the thread cannot be started.
+  [[nodiscard]] virtual Status start(HttpEvents events) = 0;
+
+  /// Sends a complete response.
+  virtual void respond(ExchangeId exchange, HttpResponse response) = 0;
+  /// Sends the head of a response whose body follows in parts. `head.body` is its first part.
+  virtual void start_stream(ExchangeId exchange, HttpResponse head) = 0;
+  /// Sends the next part of a body. If the client reads so slowly that
+  /// `HttpLimits::max_unsent_bytes` are waiting, its connection is closed.
+  virtual void write(ExchangeId exchange, std::string part) = 0;
+  /// Ends a body.
+  virtual void end(ExchangeId exchange) = 0;
+
+  /// Waits until all responses have been sent, but at most for `limit`. Returns whether they have.
+  virtual bool flush(Duration limit) = 0;
+
+  /// Returns the TCP port on which the server listens.
+  [[nodiscard]] virtual std::uint16_t port() const = 0;
+  /// Accepts no more connections, and closes connections once they have no exchange.
+  virtual void stop_accepting() = 0;
+};
+
+/// The limits of a server. A request that exceeds one gets a response with the matching status
+/// (400, 408, 413, 431, 503), and its connection is closed.
+struct HttpLimits {
+  std::size_t max_header_bytes = std::size_t{16} << 10U;  // request line and headers
+  std::size_t max_headers = 100;
+  std::size_t max_body_bytes = std::size_t{64} << 20U;
+  std::size_t max_buffered_bytes = std::size_t{256} << 20U;  // bodies of all requests together
+  std::size_t max_unsent_bytes = std::size_t{8} << 20U;      // of one stream
+  std::size_t max_connections = 4096;
+  Duration header_time = std::chrono::seconds(10);  // from the first byte of a request
+  /// From the end of the headers. A body may take a second longer for each `min_body_rate` bytes.
+  Duration body_time = std::chrono::seconds(20);
+  std::size_t min_body_rate = std::size_t{64} << 10U;  // bytes per second
+  Duration idle_time = std::chrono::seconds(75);       // without a request
+  Duration write_time = std::chrono::seconds(30);      // without progress
+};
+
+/// Where a server listens.
+struct HttpAddress {
+  std::string host = "127.0.0.1";  // an IP address
+  std::uint16_t port = 0;          // 0: any free port
+};
+
+/// Opens a server for HTTP/1.0 and HTTP/1.1 that listens at `address`. One connection has one
+/// exchange at a time; further requests of the client wait. The destructor closes all connections.
+/// Errors: `kInvalidArgument` (not an IP address), `kUnavailable` naming the address (in use, or
+/// not an address of this host).
+[[nodiscard]] Result<std::unique_ptr<HttpServer>> open_http_server(const HttpAddress& address,
+                                                                   const HttpLimits& limits);
+
+/// Returns the reason phrase of a status code, or "".
+[[nodiscard]] const char* reason_phrase(std::uint32_t status) noexcept;
+
+}  // namespace tidemill::actors

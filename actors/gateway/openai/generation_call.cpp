@@ -1,0 +1,508 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "actors/gateway/openai/generation_call.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <limits>
+#include <utility>
+
+#include "base/json/fields.hpp"
+#include "base/text/clip.hpp"
+#include "base/text/quote.hpp"
+#include "engines/chat/conversation.hpp"
+#include "engines/sampling/sampler.hpp"
+#include "engines/sampling/stop_matcher.hpp"
+
+namespace tidemill::actors::openai {
+namespace {
+
+using engines::SamplingOptions;
+using engines::chat::ChatRequest;
+using engines::chat::Ending;
+
+constexpr std::size_t kMaxDepth = 32;
+// Templates and tokenizers may quote the request in their messages.
+constexpr std::size_t kMaxMessageBytes = 600;
+constexpr std::int32_t kDefaultMaxTokens = 16;  // of completions, as OpenAI's API
+
+constexpr std::string_view kIdentity = "it identifies the caller, who is known by the API key";
+constexpr std::string_view kNoTools = "calls of tools are not supported yet";
+
+constexpr std::array kCompletionFields = std::to_array<FieldRule>({
+    {"model"},
+    {"prompt"},
+    {"n"},
+    {"stream"},
+    {"stream_options"},
+    {"stop"},
+    {"stop_token_ids"},
+    {"ignore_eos"},
+    {"seed"},
+    {"temperature"},
+    {"top_p"},
+    {"top_k"},
+    {"min_p"},
+    {"presence_penalty"},
+    {"frequency_penalty"},
+    {"repetition_penalty"},
+    {"logit_bias"},
+    {"logprobs"},
+    {"max_tokens"},
+    {"echo"},
+    {"best_of"},
+    {"user", FieldUse::kNoEffect, kIdentity},
+    {"suffix", FieldUse::kRefused, "text cannot be inserted before a suffix"},
+    {"response_format", FieldUse::kRefused, "constrained output is not supported yet"},
+});
+
+constexpr std::array kChatFields = std::to_array<FieldRule>({
+    {"model"},
+    {"messages"},
+    {"n"},
+    {"stream"},
+    {"stream_options"},
+    {"stop"},
+    {"stop_token_ids"},
+    {"ignore_eos"},
+    {"seed"},
+    {"temperature"},
+    {"top_p"},
+    {"top_k"},
+    {"min_p"},
+    {"presence_penalty"},
+    {"frequency_penalty"},
+    {"repetition_penalty"},
+    {"logit_bias"},
+    {"logprobs"},
+    {"top_logprobs"},
+    {"max_tokens"},
+    {"max_completion_tokens"},
+    {"response_format"},
+    {"add_generation_prompt"},
+    {"continue_final_message"},
+    {"chat_template_kwargs"},
+    {"user", FieldUse::kNoEffect, kIdentity},
+    {"safety_identifier", FieldUse::kNoEffect, kIdentity},
+    {"metadata", FieldUse::kNoEffect, "responses are not stored"},
+    {"store", FieldUse::kRefused, "responses are not stored"},
+    {"tools", FieldUse::kRefused, kNoTools},
+    {"tool_choice", FieldUse::kRefused, kNoTools},
+    {"parallel_tool_calls", FieldUse::kRefused, kNoTools},
+    {"functions", FieldUse::kRefused, kNoTools},
+    {"function_call", FieldUse::kRefused, kNoTools},
+    {"audio", FieldUse::kRefused, "the model generates text"},
+    {"modalities", FieldUse::kRefused, "the model generates text"},
+    {"prediction", FieldUse::kRefused, "predicted outputs are not supported"},
+    {"reasoning_effort", FieldUse::kRefused,
+     "set the variables of the chat template with chat_template_kwargs"},
+    {"service_tier", FieldUse::kRefused, "there are no service tiers"},
+    {"web_search_options", FieldUse::kRefused, "the server does not search the web"},
+});
+
+// Reads the fields of one request. The first refusal is kept.
+class CallReader {
+public:
+  CallReader(GenerationForm form, const Json& body, const ServedModel& model,
+             const std::string& now)
+      : body_(body), fields_(body, ""), model_(model), now_(now) {
+    call_.form = form;
+  }
+
+  ApiResult<GenerationCall> read() {
+    check_names();
+    call_.model = fields_.string("model").value_or("");
+    if (call_.model.empty()) {
+      fields_.refuse("model", "missing; must be the name of a model");
+    }
+    read_shape();
+    read_sampling();
+    read_bias();
+    read_stops();
+    read_logprobs();
+    read_length();
+    if (fields_.status().ok()) {
+      call_.form == GenerationForm::kChat ? read_messages() : read_prompts();
+    }
+    check_room();
+    if (!fields_.status().ok()) {
+      return ApiError{400, clipped(fields_.status().message(), kMaxMessageBytes),
+                      nested_.empty() ? fields_.refused() : nested_, code_};
+    }
+    return std::move(call_);
+  }
+
+private:
+  void check_names() {
+    const Json::Object* object = body_.if_object();
+    if (object == nullptr) {
+      return;  // `fields_` has refused it
+    }
+    const auto rules = generation_fields(call_.form);
+    for (const Json::Member& member : *object) {
+      const auto rule = std::find_if(rules.begin(), rules.end(),
+                                     [&](const FieldRule& one) { return one.name == member.name; });
+      if (rule == rules.end()) {
+        fields_.refuse(member.name, "unknown field");
+      } else if (rule->use == FieldUse::kRefused && !member.value.is_null()) {
+        fields_.refuse(member.name, "not supported: " + std::string(rule->remark));
+      }
+    }
+  }
+
+  void read_shape() {
+    call_.num_per_prompt =
+        static_cast<std::int32_t>(fields_.integer("n", {1, kMaxChoices}).value_or(1));
+    if (call_.form == GenerationForm::kCompletion) {
+      const auto best_of = fields_.integer("best_of", {1, kMaxChoices});
+      if (best_of.value_or(call_.num_per_prompt) != call_.num_per_prompt) {
+        fields_.refuse("best_of", "must be equal to n");
+      }
+      call_.echo = fields_.boolean("echo").value_or(false);
+    }
+    call_.stream = fields_.boolean("stream").value_or(false);
+    if (const Json* options = fields_.find("stream_options")) {
+      JsonFields stream(*options, "", "stream_options.");
+      call_.include_usage = stream.boolean("include_usage").value_or(false);
+      if (!call_.stream) {
+        fields_.refuse("stream_options", "needs stream");
+      }
+      const Json::Object* members = options->if_object();
+      for (std::size_t i = 0; members != nullptr && i < members->size(); ++i) {
+        if ((*members)[i].name != "include_usage") {
+          stream.refuse((*members)[i].name, "unknown field");
+        }
+      }
+      take(stream);
+    }
+    if (const Json* format = fields_.find("response_format")) {
+      JsonFields members(*format, "", "response_format.");
+      if (members.string("type").value_or("") != "text") {
+        members.refuse("type", "must be \"text\"; constrained output is not supported yet");
+      }
+      take(members);
+    }
+  }
+
+  // Keeps the refusal of a member object.
+  void take(const JsonFields& member) {
+    if (fields_.status().ok() && !member.status().ok()) {
+      fields_.refuse(member.status());
+      nested_ = member.refused();
+    }
+  }
+
+  void read_sampling() {
+    SamplingOptions& sampling = call_.settings.sampling;
+    sampling = model_.sampling;
+    const auto set = [&](float& option, const char* name, RealRange range) {
+      if (const auto value = fields_.real(name, range)) {
+        option = static_cast<float>(*value);
+      }
+    };
+    set(sampling.temperature, "temperature", {0.0, 2.0});
+    if (sampling.temperature > 0.0F && sampling.temperature < engines::kMinTemperature) {
+      fields_.refuse("temperature", "must be 0 or at least 0.001");
+    }
+    set(sampling.top_p, "top_p", {0.0, 1.0});
+    if (sampling.top_p <= 0.0F) {
+      fields_.refuse("top_p", "must be greater than 0");
+    }
+    set(sampling.min_p, "min_p", {0.0, 1.0});
+    set(sampling.presence_penalty, "presence_penalty", {-2.0, 2.0});
+    set(sampling.frequency_penalty, "frequency_penalty", {-2.0, 2.0});
+    set(sampling.repetition_penalty, "repetition_penalty", {0.01, 100.0});
+    const auto top_k = fields_.integer("top_k", {-1, std::numeric_limits<std::int32_t>::max()});
+    if (top_k.has_value()) {
+      sampling.top_k = static_cast<std::int32_t>(std::max<std::int64_t>(*top_k, 0));
+    }
+    if (const auto seed = fields_.integer("seed", {std::numeric_limits<std::int64_t>::min()})) {
+      call_.seed = static_cast<std::uint64_t>(*seed);
+    }
+  }
+
+  void read_bias() {
+    const Json* bias = fields_.find("logit_bias");
+    if (bias == nullptr) {
+      return;
+    }
+    if (bias->if_object() == nullptr) {
+      fields_.refuse("logit_bias", "must be an object of token ids and numbers");
+      return;
+    }
+    for (const Json::Member& member : *bias->if_object()) {
+      std::int32_t token = -1;
+      const char* end = member.name.data() + member.name.size();
+      const auto parsed = std::from_chars(member.name.data(), end, token);
+      if (parsed.ec != std::errc() || parsed.ptr != end || token < 0 ||
+          token >= model_.vocab_size) {
+        fields_.refuse("logit_bias", quote(member.name) + " is not a token below " +
+                                         std::to_string(model_.vocab_size));
+        return;
+      }
+      const auto value = member.value.number();
+      if (!value || *value < -100.0 || *value > 100.0) {
+        fields_.refuse("logit_bias", "values must be numbers from -100 to 100");
+        return;
+      }
+      call_.settings.sampling.logit_bias.emplace_back(token, static_cast<float>(*value));
+    }
+  }
+
+  void read_stops() {
+    call_.settings.stop_strings = fields_.strings("stop").value_or(std::vector<std::string>());
+    if (const auto made = engines::StopMatcher::create(call_.settings.stop_strings); !made.ok()) {
+      fields_.refuse("stop", made.status().message());
+    }
+    const auto ids = fields_.integers("stop_token_ids", {0, model_.vocab_size - 1});
+    for (const std::int64_t id : ids.value_or(std::vector<std::int64_t>())) {
+      call_.settings.stop_ids.push_back(static_cast<std::int32_t>(id));
+    }
+    if (!fields_.boolean("ignore_eos").value_or(false)) {
+      call_.settings.stop_ids.insert(call_.settings.stop_ids.end(), model_.stop_ids.begin(),
+                                     model_.stop_ids.end());
+    }
+  }
+
+  void read_logprobs() {
+    std::optional<std::int64_t> top;
+    if (call_.form == GenerationForm::kChat) {
+      call_.logprobs = fields_.boolean("logprobs").value_or(false);
+      top = fields_.integer("top_logprobs", {0, kMaxTopChoices});
+      if (top.value_or(0) > 0 && !call_.logprobs) {
+        fields_.refuse("top_logprobs", "needs logprobs");
+      }
+    } else {
+      top = fields_.integer("logprobs", {0, kMaxTopChoices});
+      call_.logprobs = top.has_value();
+    }
+    call_.settings.top_logprobs = static_cast<std::int32_t>(top.value_or(0));
+    if (call_.logprobs && call_.echo) {
+      call_.settings.prompt_logprobs = true;
+      call_.settings.prompt_top_logprobs = call_.settings.top_logprobs;
+    }
+  }
+
+  void read_length() {
+    const IntegerRange range{call_.echo ? 0 : 1, model_.max_positions};
+    const auto max_tokens = fields_.integer("max_tokens", range);
+    std::optional<std::int64_t> limit = max_tokens;
+    if (call_.form == GenerationForm::kChat) {
+      limit = fields_.integer("max_completion_tokens", range);
+      if (limit.has_value() && max_tokens.has_value() && *limit != *max_tokens) {
+        fields_.refuse("max_tokens", "differs from max_completion_tokens");
+      }
+      limit = limit.has_value() ? limit : max_tokens;
+    } else if (!limit.has_value()) {
+      limit = kDefaultMaxTokens;
+    }
+    if (limit.has_value()) {
+      call_.max_new_tokens = static_cast<std::int32_t>(*limit);
+    }
+  }
+
+  // -- prompts -----------------------------------------------------------------------------------
+
+  void add_text(const std::string& text) {
+    auto ids = model_.tokenizer.encode(text, engines::AddSpecialTokens::kYes);
+    if (!ids.ok()) {
+      fields_.refuse("prompt", ids.status().message());
+      return;
+    }
+    call_.prompts.push_back({std::move(ids).value(), text});
+  }
+
+  void add_ids(const Json::Array& items) {
+    Prompt prompt;
+    for (const Json& item : items) {
+      const std::int64_t* id = item.if_integer();
+      if (id == nullptr || *id < 0 || *id >= model_.vocab_size) {
+        fields_.refuse("prompt",
+                       "token ids must be integers below " + std::to_string(model_.vocab_size));
+        return;
+      }
+      prompt.ids.push_back(static_cast<std::int32_t>(*id));
+    }
+    call_.prompts.push_back(std::move(prompt));
+  }
+
+  void read_prompts() {
+    const Json* prompt = fields_.find("prompt");
+    const Json::Array* items = prompt == nullptr ? nullptr : prompt->if_array();
+    if (prompt != nullptr && prompt->if_string() != nullptr) {
+      add_text(*prompt->if_string());
+    } else if (items != nullptr && !items->empty() && items->front().if_integer() != nullptr) {
+      add_ids(*items);
+    } else if (items != nullptr) {
+      for (const Json& item : *items) {
+        if (item.if_string() != nullptr) {
+          add_text(*item.if_string());
+        } else if (item.if_array() != nullptr) {
+          add_ids(*item.if_array());
+        } else {
+          fields_.refuse("prompt", "must be text, a list of texts, token ids, or a list of these");
+        }
+        if (!fields_.status().ok()) {
+          return;
+        }
+      }
+    }
+    if (call_.prompts.empty()) {
+      fields_.refuse("prompt",
+                     "missing; must be text, a list of texts, token ids, or a list of "
+                     "lists of token ids");
+    }
+  }
+
+  // Refuses parts other than text, which a template would render as the text of their JSON.
+  void check_content(const Json& message, std::size_t index) {
+    const std::string where = "messages[" + std::to_string(index) + "]";
+    const Json* content = message.find("content");
+    if (message.if_object() == nullptr || message.find("role") == nullptr ||
+        message.find("role")->if_string() == nullptr) {
+      fields_.refuse(where, "must be an object with a role");
+      return;
+    }
+    if (content == nullptr || content->is_null() || content->if_string() != nullptr) {
+      return;
+    }
+    const Json::Array* parts = content->if_array();
+    const bool all_text =
+        parts != nullptr && std::all_of(parts->begin(), parts->end(), [](const Json& part) {
+          const Json* type = part.find("type");
+          const Json* text = part.find("text");
+          return type != nullptr && type->if_string() != nullptr && *type->if_string() == "text" &&
+                 text != nullptr && text->if_string() != nullptr;
+        });
+    if (!all_text) {
+      fields_.refuse(where + ".content", "must be text, or a list of parts of type \"text\"");
+    }
+  }
+
+  void read_messages() {
+    if (!model_.chat.has_value()) {
+      fields_.refuse("messages", "the model has no chat template; use /v1/completions");
+      return;
+    }
+    const Json* messages = fields_.find("messages");
+    const Json::Array* items = messages == nullptr ? nullptr : messages->if_array();
+    if (items == nullptr || items->empty()) {
+      fields_.refuse("messages", "must be a list of at least one message");
+      return;
+    }
+    for (std::size_t i = 0; i < items->size(); ++i) {
+      check_content((*items)[i], i);
+    }
+    const bool continues = fields_.boolean("continue_final_message").value_or(false);
+    const bool adds = fields_.boolean("add_generation_prompt").value_or(!continues);
+    if (continues && adds) {
+      fields_.refuse("add_generation_prompt", "excludes continue_final_message");
+    }
+    if (fields_.status().ok()) {
+      encode_messages(*messages, continues ? Ending::kContinueFinal
+                                           : (adds ? Ending::kGenerationPrompt : Ending::kPlain));
+    }
+  }
+
+  void encode_messages(const Json& messages, Ending ending) {
+    Json::Object object{{"messages", messages}};
+    if (const Json* variables = fields_.find("chat_template_kwargs")) {
+      if (variables->if_object() == nullptr) {
+        fields_.refuse("chat_template_kwargs", "must be an object");
+        return;
+      }
+      for (const Json::Member& member : *variables->if_object()) {
+        if (member.name == "messages") {
+          fields_.refuse("chat_template_kwargs", "must not have messages");
+          return;
+        }
+        object.push_back(member);
+      }
+    }
+    auto request = ChatRequest::from_json(Json(std::move(object)).to_line());
+    if (!request.ok()) {
+      fields_.refuse("messages", request.status().message());
+      return;
+    }
+    ChatRequest chat = std::move(request).value();
+    chat.ending = ending;
+    chat.now = now_;
+    if (!model_.chat->renders_parts()) {
+      chat.messages = engines::chat::Value::sequence(
+          engines::chat::with_joined_parts(chat.messages.as_sequence().items));
+    }
+    const auto text = model_.chat->render(std::move(chat));
+    if (!text.ok()) {
+      fields_.refuse("messages", "the chat template failed: " + text.status().message());
+      return;
+    }
+    // The template has written the special tokens itself.
+    auto ids = model_.tokenizer.encode(text.value(), engines::AddSpecialTokens::kNo);
+    if (!ids.ok()) {
+      fields_.refuse("messages", ids.status().message());
+      return;
+    }
+    call_.prompts.push_back({std::move(ids).value(), text.value()});
+  }
+
+  // Checks that the prompts and their responses fit the context.
+  void check_room() {
+    if (!fields_.status().ok()) {
+      return;
+    }
+    const char* field = call_.form == GenerationForm::kChat ? "messages" : "prompt";
+    if (static_cast<std::int64_t>(call_.num_choices()) > kMaxChoices) {
+      fields_.refuse("n", "prompts times n is more than " + std::to_string(kMaxChoices));
+      return;
+    }
+    std::int64_t longest = 0;
+    for (const Prompt& prompt : call_.prompts) {
+      if (prompt.ids.empty()) {
+        fields_.refuse(field, "a prompt has no tokens");
+        return;
+      }
+      longest = std::max(longest, static_cast<std::int64_t>(prompt.ids.size()));
+    }
+    const std::int64_t wanted = call_.max_new_tokens.value_or(1);
+    if (longest + wanted > model_.max_positions) {
+      code_ = "context_length_exceeded";
+      fields_.refuse(field, std::to_string(longest) + " tokens and " + std::to_string(wanted) +
+                                " new tokens exceed the context of " +
+                                std::to_string(model_.max_positions) + " tokens");
+      return;
+    }
+    const std::int64_t room = model_.max_positions - longest;
+    call_.settings.max_new_tokens = call_.max_new_tokens.value_or(
+        static_cast<std::int32_t>(std::min(room, model_.max_new_tokens.value_or(room))));
+    if (const Status valid = engines::validate(call_.settings.sampling, model_.vocab_size);
+        !valid.ok()) {
+      fields_.refuse(valid);
+    }
+  }
+
+  const Json& body_;
+  JsonFields fields_;
+  const ServedModel& model_;
+  const std::string& now_;
+  GenerationCall call_;
+  std::string code_;    // of the error
+  std::string nested_;  // the refused member of a member object, if any
+};
+
+}  // namespace
+
+std::span<const FieldRule> generation_fields(GenerationForm form) {
+  return form == GenerationForm::kChat ? std::span<const FieldRule>(kChatFields)
+                                       : std::span<const FieldRule>(kCompletionFields);
+}
+
+ApiResult<GenerationCall> parse_generation(GenerationForm form, std::string_view body,
+                                           const ServedModel& model, const std::string& now) {
+  const auto json = parse_json(body, {.max_depth = kMaxDepth});
+  if (!json.ok()) {
+    return ApiError{400, "the body is not valid JSON: " + json.status().message()};
+  }
+  return CallReader(form, json.value(), model, now).read();
+}
+
+}  // namespace tidemill::actors::openai

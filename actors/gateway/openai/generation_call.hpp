@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// The requests of /v1/completions and /v1/chat/completions.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "actors/gateway/openai/api_error.hpp"
+#include "actors/gateway/served_model.hpp"
+#include "engines/rollout_engine.hpp"
+
+namespace tidemill::actors::openai {
+
+/// The form of a request and of its response.
+enum class GenerationForm : std::uint8_t { kCompletion, kChat };
+
+/// The maximum number of responses to one request: prompts times `n`.
+inline constexpr std::int64_t kMaxChoices = 1024;
+/// The maximum of `logprobs` and `top_logprobs`.
+inline constexpr std::int64_t kMaxTopChoices = 20;
+
+/// How the server treats a field of a request.
+enum class FieldUse : std::uint8_t {
+  kUsed,
+  kNoEffect,  // accepted: it says something that does not concern the response
+  kRefused,   // known, but not supported
+};
+
+/// A field of a request.
+struct FieldRule {
+  std::string_view name;
+  FieldUse use = FieldUse::kUsed;
+  std::string_view remark = {};  // why it is refused or has no effect
+};
+
+/// Returns the known fields. Any other field is refused as unknown.
+[[nodiscard]] std::span<const FieldRule> generation_fields(GenerationForm form);
+
+/// A prompt of a request.
+struct Prompt {
+  std::vector<std::int32_t> ids;
+  std::optional<std::string> text;  // as given; absent if the request gave ids
+};
+
+/// A request that has been checked, except for the name of its model.
+struct GenerationCall {
+  GenerationForm form = GenerationForm::kCompletion;
+  std::string model;
+  std::vector<Prompt> prompts;  // at least one
+  std::int32_t num_per_prompt = 1;
+  /// All choices are generated with these settings. The prompt, the id and, without a `seed`, the
+  /// seed are missing. `max_new_tokens` is that of the longest prompt.
+  engines::RolloutRequest settings;
+  std::optional<std::uint64_t> seed;
+  std::optional<std::int32_t> max_new_tokens;  // absent: as many as the context has room for
+  bool stream = false;
+  bool include_usage = false;  // in a stream
+  bool echo = false;
+  bool logprobs = false;
+
+  [[nodiscard]] std::size_t num_choices() const noexcept {
+    return prompts.size() * static_cast<std::size_t>(num_per_prompt);
+  }
+};
+
+/// Parses the body of a request, renders its messages and encodes its prompts. `now` is the time
+/// for chat templates, "YYYY-MM-DDTHH:MM:SS".
+/// Errors: 400 naming the field.
+/// Threads: safe to call concurrently. Takes time in proportion to the prompts.
+[[nodiscard]] ApiResult<GenerationCall> parse_generation(GenerationForm form, std::string_view body,
+                                                         const ServedModel& model,
+                                                         const std::string& now);
+
+}  // namespace tidemill::actors::openai

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "actors/gateway/openai/generation_reply.hpp"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "base/check.hpp"
+#include "base/text/utf8.hpp"
+
+namespace tidemill::actors::openai {
+namespace {
+
+const char* finish_name(engines::FinishReason reason) {
+  return reason == engines::FinishReason::kLength ? "length" : "stop";
+}
+
+Json null_or(const char* text) {
+  return text == nullptr ? Json() : Json(text);
+}
+
+Json integer(std::size_t value) {
+  return static_cast<std::int64_t>(value);
+}
+
+std::string sse_event(const Json& data) {
+  return "data: " + data.to_line() + "\n";
+}
+
+}  // namespace
+
+GenerationReply::GenerationReply(GenerationCall call, const ServedModel& model, std::string id,
+                                 std::int64_t created)
+    : call_(std::move(call)),
+      model_(model),
+      id_(std::move(id)),
+      created_(created),
+      choices_(call_.num_choices()) {
+  for (std::size_t i = 0; i < choices_.size(); ++i) {
+    choices_[i].text.emplace(model_.tokenizer, call_.settings.stop_strings);
+    choices_[i].all_text = call_.echo ? echoed_text(prompt_of(i)) : "";
+  }
+}
+
+std::string GenerationReply::echoed_text(const Prompt& prompt) const {
+  return prompt.text.has_value()
+             ? *prompt.text
+             : model_.tokenizer.decode(prompt.ids, engines::SpecialTokenText::kKeep);
+}
+
+std::string GenerationReply::token_text(std::int32_t token) const {
+  std::string text;
+  const std::string_view bytes = model_.tokenizer.token_bytes(token);
+  const std::size_t end = append_repaired_utf8(bytes, text);
+  if (end < bytes.size()) {
+    text += "\xEF\xBF\xBD";
+  }
+  return text;
+}
+
+// -- events and bodies
+// -----------------------------------------------------------------------------
+
+Json::Object GenerationReply::frame(bool is_event) const {
+  const char* object = !is_chat() ? "text_completion"
+                       : is_event ? "chat.completion.chunk"
+                                  : "chat.completion";
+  return {{"id", id_}, {"object", object}, {"created", created_}, {"model", call_.model}};
+}
+
+std::string GenerationReply::begin() {
+  std::string events;
+  for (std::size_t i = 0; i < choices_.size() && call_.stream; ++i) {
+    if (!is_chat()) {
+      events += call_.echo && !call_.logprobs ? event(i, echoed_text(prompt_of(i)), false) : "";
+      continue;
+    }
+    Json::Object object = frame(true);
+    object.push_back(
+        {"choices",
+         Json::Array{Json::Object{{"index", integer(i)},
+                                  {"delta", Json::Object{{"role", "assistant"}, {"content", ""}}},
+                                  {"logprobs", Json()},
+                                  {"finish_reason", Json()}}}});
+    events += sse_event(object);
+  }
+  return events;
+}
+
+std::string GenerationReply::event(std::size_t index, const std::string& text, bool is_last) {
+  Choice& choice = choices_[index];
+  if (!call_.stream || (text.empty() && !is_last)) {
+    return {};
+  }
+  Json::Object one{{"index", integer(index)}};
+  if (is_chat()) {
+    one.push_back(
+        {"delta", text.empty() ? Json(Json::Object{}) : Json(Json::Object{{"content", text}})});
+  } else {
+    one.push_back({"text", text});
+  }
+  one.push_back({"logprobs", call_.logprobs ? logprobs(choice) : Json()});
+  one.push_back({"finish_reason", null_or(is_last ? choice.finish_reason : nullptr)});
+  Json::Object object = frame(true);
+  object.push_back({"choices", Json::Array{std::move(one)}});
+  if (call_.include_usage) {
+    object.push_back({"usage", Json()});
+  }
+  return sse_event(object);
+}
+
+std::string GenerationReply::end_stream() const {
+  std::string events;
+  if (call_.include_usage) {
+    Json::Object object = frame(true);
+    object.push_back({"choices", Json::Array{}});
+    object.push_back({"usage", usage()});
+    events = sse_event(object);
+  }
+  return events + "data: [DONE]\n\n";
+}
+
+std::string GenerationReply::error_events(const ApiError& error) {
+  return sse_event(to_json(error)) + "data: [DONE]\n\n";
+}
+
+Json GenerationReply::whole_choice(std::size_t index) const {
+  const Choice& choice = choices_[index];
+  Json::Object one{{"index", integer(index)}};
+  if (is_chat()) {
+    one.push_back({"message", Json::Object{{"role", "assistant"}, {"content", choice.all_text}}});
+    one.push_back({"logprobs", call_.logprobs ? chat_logprobs(choice.scored) : Json()});
+  } else {
+    one.push_back({"text", choice.all_text});
+    one.push_back({"logprobs", call_.logprobs ? completion_logprobs(choice.scored, 0) : Json()});
+  }
+  one.push_back({"finish_reason", null_or(choice.finish_reason)});
+  return one;
+}
+
+Json GenerationReply::body() const {
+  Json::Object object = frame(false);
+  Json::Array all;
+  for (std::size_t i = 0; i < choices_.size(); ++i) {
+    all.push_back(whole_choice(i));
+  }
+  object.push_back({"choices", std::move(all)});
+  object.push_back({"usage", usage()});
+  return object;
+}
+
+Json GenerationReply::usage() const {
+  std::size_t prompt_tokens = 0;
+  std::size_t completion_tokens = 0;
+  std::int64_t cached_tokens = 0;
+  for (const Prompt& prompt : call_.prompts) {
+    prompt_tokens += prompt.ids.size();
+  }
+  for (const Choice& choice : choices_) {
+    completion_tokens += choice.num_tokens;
+    cached_tokens += choice.cached_tokens;
+  }
+  return Json::Object{
+      {"prompt_tokens", integer(prompt_tokens)},
+      {"completion_tokens", integer(completion_tokens)},
+      {"total_tokens", integer(prompt_tokens + completion_tokens)},
+      {"prompt_tokens_details", Json::Object{{"cached_tokens", cached_tokens}}},
+      {"weight_version", choices_.front().weight_version},
+  };
+}
+
+// -- tokens
+// ----------------------------------------------------------------------------------------
+
+std::string GenerationReply::take(Choice& choice, std::int32_t token, float logprob,
+                                  std::span<const engines::TokenLogprob> top) {
+  ++choice.num_tokens;
+  const auto& ends = call_.settings.stop_ids;
+  if (std::find(ends.begin(), ends.end(), token) != ends.end()) {
+    return {};  // the end token is not part of the text
+  }
+  if (call_.logprobs) {
+    choice.scored.push_back({token, logprob, {top.begin(), top.end()}});
+  }
+  return choice.text->push(token);
+}
+
+std::string GenerationReply::on_tokens(std::size_t index, const TokenEvent& tokens) {
+  Choice& choice = choices_[index];
+  if (needs_prompt_scores() || choice.finish_reason != nullptr) {
+    return {};
+  }
+  std::string text;
+  const auto width = static_cast<std::size_t>(call_.settings.top_logprobs);
+  for (std::size_t i = 0; i < tokens.ids.size(); ++i) {
+    if (tokens.first + i == choice.num_tokens) {
+      text += take(choice, tokens.ids[i], tokens.behavior_logprobs[i],
+                   std::span(tokens.top_logprobs).subspan(i * width, width));
+    }
+  }
+  choice.all_text += text;
+  return event(index, text, false);
+}
+
+void GenerationReply::score_prompt(std::size_t index, const engines::RolloutResult& result) {
+  Choice& choice = choices_[index];
+  const Prompt& prompt = prompt_of(index);
+  const auto width = static_cast<std::size_t>(call_.settings.prompt_top_logprobs);
+  for (std::size_t i = 0; i < prompt.ids.size(); ++i) {
+    Scored scored;
+    scored.token = prompt.ids[i];
+    if (i > 0) {
+      scored.logprob = result.prompt_logprobs[i - 1];
+      const auto top = std::span(result.prompt_top_logprobs).subspan((i - 1) * width, width);
+      scored.top.assign(top.begin(), top.end());
+    }
+    choice.scored.push_back(std::move(scored));
+  }
+}
+
+std::string GenerationReply::on_result(std::size_t index, const engines::RolloutResult& result) {
+  Choice& choice = choices_[index];
+  TIDEMILL_CHECK(choice.finish_reason == nullptr);
+  std::string text;  // that no event has had
+  if (needs_prompt_scores()) {
+    score_prompt(index, result);
+    text = choice.all_text;
+  }
+  const std::size_t before = choice.all_text.size();
+  const auto width = static_cast<std::size_t>(call_.settings.top_logprobs);
+  for (std::size_t i = choice.num_tokens; i < result.response_ids.size(); ++i) {
+    choice.all_text += take(choice, result.response_ids[i], result.behavior_logprobs[i],
+                            std::span(result.top_logprobs).subspan(i * width, width));
+  }
+  choice.all_text += choice.text->finish();
+  text += choice.all_text.substr(before);
+  choice.finish_reason = finish_name(result.finish_reason);
+  choice.cached_tokens = result.cached_tokens;
+  if (!result.versions.empty()) {
+    choice.weight_version = to_string(result.versions.back().version);
+  }
+  ++num_ended_;
+  return event(index, text, true);
+}
+
+// -- log-probabilities
+// -----------------------------------------------------------------------------
+
+Json GenerationReply::logprobs(Choice& choice) const {
+  const std::vector<Scored> scored = std::exchange(choice.scored, {});
+  if (is_chat()) {
+    return chat_logprobs(scored);
+  }
+  const std::size_t offset = choice.text_offset;
+  for (const Scored& one : scored) {
+    choice.text_offset += count_code_points(token_text(one.token));
+  }
+  return completion_logprobs(scored, offset);
+}
+
+Json GenerationReply::chat_logprobs(const std::vector<Scored>& scored) const {
+  const auto entry = [&](std::int32_t token, float logprob) {
+    Json::Array bytes;
+    for (const char c : model_.tokenizer.token_bytes(token)) {
+      bytes.emplace_back(int{static_cast<unsigned char>(c)});
+    }
+    return Json::Object{
+        {"token", token_text(token)}, {"logprob", double{logprob}}, {"bytes", std::move(bytes)}};
+  };
+  Json::Array content;
+  for (const Scored& one : scored) {
+    Json::Array top;
+    for (const engines::TokenLogprob& other : one.top) {
+      top.emplace_back(entry(other.token, other.logprob));
+    }
+    Json::Object object = entry(one.token, one.logprob.value_or(0.0F));
+    object.push_back({"top_logprobs", std::move(top)});
+    content.emplace_back(std::move(object));
+  }
+  return Json::Object{{"content", std::move(content)}, {"refusal", Json()}};
+}
+
+Json GenerationReply::completion_logprobs(const std::vector<Scored>& scored,
+                                          std::size_t text_offset) const {
+  Json::Array tokens;
+  Json::Array values;
+  Json::Array tops;
+  Json::Array offsets;
+  for (const Scored& one : scored) {
+    const std::string text = token_text(one.token);
+    tokens.emplace_back(text);
+    values.emplace_back(one.logprob.has_value() ? Json(double{*one.logprob}) : Json());
+    Json::Object top;
+    std::set<std::string> seen;  // tokens may have the same text
+    for (const engines::TokenLogprob& other : one.top) {
+      if (std::string name = token_text(other.token); seen.insert(name).second) {
+        top.push_back({std::move(name), double{other.logprob}});
+      }
+    }
+    tops.emplace_back(one.logprob.has_value() ? Json(std::move(top)) : Json());
+    offsets.push_back(integer(text_offset));
+    text_offset += count_code_points(text);
+  }
+  return Json::Object{{"tokens", std::move(tokens)},
+                      {"token_logprobs", std::move(values)},
+                      {"top_logprobs", std::move(tops)},
+                      {"text_offset", std::move(offsets)}};
+}
+
+}  // namespace tidemill::actors::openai

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "actors/gateway/openai/model_list.hpp"
+
+#include <algorithm>
+#include <initializer_list>
+#include <limits>
+#include <utility>
+
+#include "actors/gateway/openai/generation_call.hpp"
+#include "base/json/fields.hpp"
+#include "base/text/clip.hpp"
+#include "base/text/quote.hpp"
+
+namespace tidemill::actors::openai {
+namespace {
+
+Json entry(const ServedModel& model, const std::string& id, bool is_adapter) {
+  return Json::Object{{"id", id},
+                      {"object", "model"},
+                      {"created", model.created},
+                      {"owned_by", "tidemill"},
+                      {"root", model.id},
+                      {"parent", is_adapter ? Json(model.id) : Json()},
+                      {"max_model_len", model.max_positions}};
+}
+
+// Refuses members that are not in `names`.
+void check_names(const Json& body, std::initializer_list<std::string_view> names,
+                 JsonFields& fields) {
+  const Json::Object* object = body.if_object();
+  for (std::size_t i = 0; object != nullptr && i < object->size(); ++i) {
+    if (std::find(names.begin(), names.end(), (*object)[i].name) == names.end()) {
+      fields.refuse((*object)[i].name, "unknown field");
+    }
+  }
+}
+
+ApiError refusal(const JsonFields& fields) {
+  return {400, fields.status().message(), fields.refused()};
+}
+
+ApiError not_json(const Status& why) {
+  return {400, "the body is not valid JSON: " + why.message()};
+}
+
+}  // namespace
+
+Json model_list(const ServedModel& model, const AdapterList& adapters) {
+  Json::Array data{entry(model, model.id, false)};
+  for (const engines::LoadedAdapter& adapter : adapters.adapters) {
+    data.push_back(entry(model, adapter.name, true));
+  }
+  return Json::Object{{"object", "list"}, {"data", std::move(data)}};
+}
+
+std::optional<Json> model_entry(const ServedModel& model, const AdapterList& adapters,
+                                std::string_view id) {
+  if (id == model.id) {
+    return entry(model, model.id, false);
+  }
+  for (const engines::LoadedAdapter& adapter : adapters.adapters) {
+    if (adapter.name == id) {
+      return entry(model, adapter.name, true);
+    }
+  }
+  return std::nullopt;
+}
+
+ApiError model_not_found(const std::string& name) {
+  return {404, "the model " + quote(name) + " does not exist", "model", "model_not_found"};
+}
+
+ApiResult<Json> tokenize(std::string_view body, const ServedModel& model, const std::string& now) {
+  const auto json = parse_json(body, {.max_depth = 32});
+  if (!json.ok()) {
+    return not_json(json.status());
+  }
+  JsonFields fields(json.value(), "");
+  std::vector<std::int32_t> ids;
+  if (fields.has("messages")) {
+    // The prompt of a chat request with the same members.
+    Json::Object chat;
+    for (const Json::Member& member : *json.value().if_object()) {
+      chat.push_back(member);
+    }
+    if (!fields.has("model")) {
+      chat.push_back({"model", model.id});
+    }
+    auto call =
+        parse_generation(GenerationForm::kChat, Json(std::move(chat)).to_line(), model, now);
+    if (auto* error = std::get_if<ApiError>(&call)) {
+      return std::move(*error);
+    }
+    ids = std::move(std::get<GenerationCall>(call).prompts.front().ids);
+  } else {
+    check_names(json.value(), {"model", "prompt", "add_special_tokens"}, fields);
+    (void)fields.string("model");
+    const auto text = fields.string("prompt");
+    const bool special = fields.boolean("add_special_tokens").value_or(true);
+    if (!text.has_value()) {
+      fields.refuse("prompt", "missing; must be text, or give messages");
+    }
+    if (!fields.status().ok()) {
+      return refusal(fields);
+    }
+    auto encoded = model.tokenizer.encode(
+        *text, special ? engines::AddSpecialTokens::kYes : engines::AddSpecialTokens::kNo);
+    if (!encoded.ok()) {
+      return ApiError{400, clipped("prompt: " + encoded.status().message(), 600), "prompt"};
+    }
+    ids = std::move(encoded).value();
+  }
+  Json::Array tokens;
+  for (const std::int32_t id : ids) {
+    tokens.emplace_back(int{id});
+  }
+  return Json(Json::Object{{"count", static_cast<std::int64_t>(ids.size())},
+                           {"max_model_len", model.max_positions},
+                           {"tokens", std::move(tokens)}});
+}
+
+ApiResult<Json> detokenize(std::string_view body, const ServedModel& model) {
+  const auto json = parse_json(body, {.max_depth = 8});
+  if (!json.ok()) {
+    return not_json(json.status());
+  }
+  JsonFields fields(json.value(), "");
+  check_names(json.value(), {"model", "tokens"}, fields);
+  (void)fields.string("model");
+  const auto ids = fields.integers("tokens", {0, model.vocab_size - 1});
+  if (!ids.has_value()) {
+    fields.refuse("tokens", "missing; must be a list of token ids");
+  }
+  if (!fields.status().ok()) {
+    return refusal(fields);
+  }
+  const std::vector<std::int32_t> tokens(ids->begin(), ids->end());
+  return Json(
+      Json::Object{{"prompt", model.tokenizer.decode(tokens, engines::SpecialTokenText::kKeep)}});
+}
+
+ApiResult<AdapterRequest> parse_adapter_request(std::string_view body, bool with_path) {
+  const auto json = parse_json(body, {.max_depth = 8});
+  if (!json.ok()) {
+    return not_json(json.status());
+  }
+  JsonFields fields(json.value(), "");
+  check_names(json.value(), {"lora_name", with_path ? "lora_path" : "lora_name"}, fields);
+  AdapterRequest request;
+  request.action = with_path ? AdapterAction::kLoad : AdapterAction::kUnload;
+  request.name = fields.string("lora_name").value_or("");
+  request.path = with_path ? fields.string("lora_path").value_or("") : "";
+  if (request.name.empty()) {
+    fields.refuse("lora_name", "missing; must be the name of an adapter");
+  }
+  if (with_path && request.path.empty()) {
+    fields.refuse("lora_path", "missing; must be the directory of an adapter");
+  }
+  if (!fields.status().ok()) {
+    return refusal(fields);
+  }
+  return request;
+}
+
+}  // namespace tidemill::actors::openai

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The text of a response as its tokens arrive, without the stop string that ends it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engines/sampling/stop_matcher.hpp"
+#include "engines/tokenizer/tokenizer.hpp"
+
+namespace tidemill::actors::openai {
+
+/// Decodes tokens and holds back text that may be the beginning of a stop string.
+///
+/// All results together are the text of the tokens, cut before the first stop string.
+class TextStream {
+public:
+  /// Requires stop strings that `StopMatcher::create` accepts.
+  TextStream(const engines::Tokenizer& tokenizer, std::vector<std::string> stops);
+
+  /// Returns the text that this token completes and that no stop string can contain. May be empty.
+  [[nodiscard]] std::string push(std::int32_t id);
+  /// Returns the rest of the text.
+  [[nodiscard]] std::string finish();
+
+private:
+  [[nodiscard]] std::string add(const std::string& piece);
+
+  engines::IncrementalDecoder decoder_;
+  std::vector<std::string> stops_;
+  engines::StopMatcher matcher_;
+  std::string held_;              // not returned yet
+  std::uint64_t held_begin_ = 0;  // its offset in the text
+  bool stopped_ = false;
+};
+
+/// Returns the length of the longest end of `text` that is the beginning of one of `stops`, but not
+/// all of it.
+[[nodiscard]] std::size_t partial_stop(const std::string& text,
+                                       const std::vector<std::string>& stops);
+
+}  // namespace tidemill::actors::openai

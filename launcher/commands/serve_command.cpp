@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// `tidemill serve`: serves a model over HTTP.
+#include <CLI/App.hpp>
+#include <cerrno>
+#include <csignal>
+#include <ctime>
+#include <ostream>
+#include <string_view>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/json/json.hpp"
+#include "launcher/commands/commands.hpp"
+#include "launcher/runs/run_directory.hpp"
+#include "launcher/runs/run_file.hpp"
+#include "workflows/actor_system.hpp"
+#include "workflows/process_limits.hpp"
+#include "workflows/serve/run_serve.hpp"
+
+namespace tidemill::launcher {
+namespace {
+
+// State of the signal handler, of which a process has only one.
+volatile std::sig_atomic_t stops = 0;
+
+void on_stop(int signal) {
+  stops = stops + 1;
+  if (stops > 1) {
+    ::_exit(128 + signal);
+  }
+  constexpr std::string_view kText =
+      "completing the responses that have begun; interrupt again to stop immediately\n";
+  const int error = errno;
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kText.data(), kText.size());
+  errno = error;
+}
+
+void set_signals() {
+  stops = 0;
+  struct sigaction action {};
+  action.sa_handler = on_stop;
+  ::sigaction(SIGINT, &action, nullptr);
+  ::sigaction(SIGTERM, &action, nullptr);
+  action.sa_handler = SIG_IGN;
+  ::sigaction(SIGPIPE, &action, nullptr);
+}
+
+// Lets the process open as many files as it may: each connection is one.
+void raise_file_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    limit.rlim_cur = limit.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+}
+
+class ServeCommand final : public Command {
+public:
+  [[nodiscard]] std::string name() const override { return "serve"; }
+  [[nodiscard]] std::string summary() const override {
+    return "Serves a model to clients of OpenAI's API";
+  }
+  [[nodiscard]] std::string example() const override {
+    return "tidemill serve configs/serve-quickstart.yaml serve.port=8080";
+  }
+
+  void declare(CLI::App& app) override { file_.declare(app); }
+
+  [[nodiscard]] Status run(Session& session) override {
+    TIDEMILL_ASSIGN_OR_RETURN(const Resolved<configs::RunConfig> resolved, file_.load(session));
+    for (const std::string& warning : resolved.warnings) {
+      session.err << "warning: " << warning << '\n';
+    }
+    const auto* options = resolved.value.workflow.get<workflows::ServeOptions>();
+    if (options == nullptr) {
+      return invalid_argument(file_.path() + ": workflow: must be serve; to start a run: " +
+                              "tidemill run " + file_.path());
+    }
+    set_signals();
+    raise_file_limit();
+    TIDEMILL_RETURN_IF_ERROR(workflows::check_threads(workflows::kActorSystemThreads));
+    workflows::ActorSystem actor_system;
+    const workflows::ServeEnvironment run{
+        actor_system.system(),
+        session.clock,
+        [] { return static_cast<std::int64_t>(std::time(nullptr)); },
+        [] { return local_time(); },
+        [&](const std::string& url, const std::string& model) { print_ready(url, model, session); },
+        [&](const std::string& line) { session.log.warning(line); },
+        [&](const std::string& line) { session.log.info(line); },
+        [] { return stops > 0; }};
+    return workflows::run_serve(*options, run);
+  }
+
+private:
+  static void print_ready(const std::string& url, const std::string& model, Session& session) {
+    if (session.form == OutputForm::kJson) {
+      session.out << Json(Json::Object{{"kind", "ready"}, {"url", url}, {"model", model}}).to_line()
+                  << std::flush;
+      return;
+    }
+    session.out << "serving " << model << " at " << url << "\n"
+                << "  OpenAI clients: base_url=" << url << "/v1, any api_key\n"
+                << std::flush;
+  }
+
+  RunFile file_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_serve_command() {
+  return std::make_unique<ServeCommand>();
+}
+
+}  // namespace tidemill::launcher

@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests the gateway on a fake HTTP server and a fake device.
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "actors/gateway/spawn.hpp"
+#include "tests/actors/gateway/served_model.hpp"
+#include "tests/support/actor_test.hpp"
+#include "tests/support/fake_actors.hpp"
+
+namespace tidemill::test {
+namespace {
+
+using actors::AdapterList;
+using actors::AdapterRequest;
+using actors::ExchangeId;
+using actors::GatewayActor;
+using actors::GatewayDeps;
+using actors::HttpRequest;
+using actors::HttpResponse;
+using actors::TokenBatch;
+using actors::TokenEvent;
+using engines::FinishReason;
+using engines::RolloutRequest;
+using engines::RolloutResult;
+using json = nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// Records what a gateway sends.
+class FakeHttp final : public actors::HttpServer {
+public:
+  struct Sent {
+    HttpResponse response;
+    bool streamed = false;
+    bool ended = false;
+    int responses = 0;
+  };
+  Status start(actors::HttpEvents /*events*/) override { return {}; }
+  void respond(ExchangeId exchange, HttpResponse response) override {
+    sent[exchange].response = std::move(response);
+    sent[exchange].ended = true;
+    ++sent[exchange].responses;
+  }
+  void start_stream(ExchangeId exchange, HttpResponse head) override {
+    sent[exchange].response = std::move(head);
+    sent[exchange].streamed = true;
+    ++sent[exchange].responses;
+  }
+  void write(ExchangeId exchange, std::string part) override {
+    sent[exchange].response.body += part;
+  }
+  void end(ExchangeId exchange) override { sent[exchange].ended = true; }
+  bool flush(Duration /*limit*/) override { return true; }
+  [[nodiscard]] std::uint16_t port() const override { return 1; }
+  void stop_accepting() override { accepting = false; }
+
+  std::map<ExchangeId, Sent> sent;
+  bool accepting = true;
+};
+
+class GatewayTest : public ActorTest {
+protected:
+  void SetUp() override {
+    fake_->load = {3, 1, 0.25, 2, 0, 0, 0, 0};
+    device_ = keep(spawn_fake_device(system(), fake_));
+    GatewayDeps deps;
+    deps.http = &http_;
+    deps.device = caf::actor_cast<actors::StreamingActor>(device_);
+    deps.model = model_;
+    deps.port = &port();
+    deps.clock = &clock_;
+    deps.access.hosts = {"localhost"};
+    deps.limits.max_choices = 8;
+    deps.unix_time = [] { return 17; };
+    deps.local_time = [] { return std::string("2026-01-02T03:04:05"); };
+    deps.seed = 5;
+    gateway_ = actors::spawn_gateway(system(), std::move(deps));
+    keep(gateway_);
+  }
+  void TearDown() override {
+    fake_->generations.clear();
+    fake_->listener = nullptr;
+    gateway_ = nullptr;
+    device_ = nullptr;
+    ActorTest::TearDown();
+  }
+
+  static HttpRequest request(std::string method, std::string target, std::string body = {}) {
+    HttpRequest made;
+    made.method = std::move(method);
+    made.target = std::move(target);
+    made.headers = {{"host", "localhost:8000"}};
+    if (!body.empty()) {
+      made.headers.push_back({"content-type", "application/json"});
+    }
+    made.body = std::move(body);
+    return made;
+  }
+  ExchangeId send(HttpRequest made) {
+    made.exchange = ++last_exchange_;
+    caf::anon_send(gateway_, atom::request_v, std::move(made));
+    advance(Duration{0});
+    return last_exchange_;
+  }
+  ExchangeId post(const std::string& target, const std::string& body) {
+    return send(request("POST", target, body));
+  }
+  ExchangeId complete(const std::string& members) {
+    return post("/v1/completions", R"({"model": "base", "prompt": "hi")" + members + "}");
+  }
+  // Sends a GET request while one adapter is loaded.
+  ExchangeId get_with_adapters(const std::string& target) {
+    const ExchangeId id = send(request("GET", target));
+    reply_adapters();
+    return id;
+  }
+  void reply_adapters() {
+    AdapterList list;
+    list.adapters.push_back({"tuned", PolicyVersion{}, 10, 0});
+    take(fake_->adapter_requests).reply(std::move(list));
+    drain();
+  }
+  const FakeHttp::Sent& sent(ExchangeId id) { return http_.sent[id]; }
+  json body(ExchangeId id) { return json::parse(sent(id).response.body); }
+
+  // Returns the request for the response `index`, counted over the test.
+  const RolloutRequest& asked(std::size_t index) { return fake_->generations.at(index).request; }
+
+  void finish(std::size_t index, std::string_view text,
+              FinishReason reason = FinishReason::kLength) {
+    RolloutResult result;
+    result.id = asked(index).id;
+    result.response_ids = byte_ids(text);
+    result.behavior_logprobs.assign(text.size(), -1.0F);
+    result.versions = {{PolicyVersion{}, static_cast<std::uint32_t>(text.size())}};
+    result.finish_reason = reason;
+    result.error = reason == FinishReason::kFailed ? "it broke" : "";
+    fake_->generations[index].reply(std::move(result));
+    drain();
+  }
+  void send_tokens(std::size_t index, std::size_t first, std::string_view text) {
+    TokenEvent event;
+    event.id = asked(index).id;
+    event.first = first;
+    event.ids = byte_ids(text);
+    event.behavior_logprobs.assign(text.size(), -1.0F);
+    caf::anon_send(caf::actor_cast<actors::TokenListenerActor>(fake_->listener), atom::tokens_v,
+                   TokenBatch{{event}});
+    drain();
+  }
+
+  std::shared_ptr<actors::ServedModel> model_ = make_served_model();
+  ManualClock clock_;
+  FakeHttp http_;
+  std::shared_ptr<FakeDevice> fake_ = std::make_shared<FakeDevice>();
+  actors::DeviceActor device_;
+  GatewayActor gateway_;
+  ExchangeId last_exchange_ = 0;
+};
+
+TEST_F(GatewayTest, RespondsWithACompletion) {
+  const ExchangeId id = complete(R"(, "max_tokens": 2, "seed": 9)");
+  ASSERT_EQ(fake_->generations.size(), 1U);
+  EXPECT_EQ(asked(0).prompt_ids, byte_ids("hi"));
+  EXPECT_EQ(asked(0).seed, 9U);
+  EXPECT_EQ(asked(0).max_new_tokens, 2);
+  EXPECT_EQ(asked(0).adapter, "");
+  EXPECT_FALSE(sent(id).ended);
+  finish(0, "yo");
+  EXPECT_EQ(sent(id).response.status, 200U);
+  EXPECT_EQ(body(id)["choices"][0]["text"], "yo");
+  EXPECT_EQ(body(id)["created"], 17);
+  EXPECT_EQ(sent(id).responses, 1);
+}
+
+TEST_F(GatewayTest, GivesChoicesTheirOwnRandomNumbers) {
+  complete(R"(, "n": 2, "seed": 9)");
+  complete(R"(, "n": 2, "seed": 9)");
+  complete("");
+  complete("");
+  ASSERT_EQ(fake_->generations.size(), 6U);
+  // The same request draws the same numbers, whatever its ids are.
+  EXPECT_NE(asked(0).id, asked(2).id);
+  EXPECT_EQ(asked(0).key(), asked(2).key());
+  EXPECT_EQ(asked(1).key(), asked(3).key());
+  EXPECT_NE(asked(0).key(), asked(1).key());
+  EXPECT_NE(asked(4).seed, asked(5).seed);
+}
+
+TEST_F(GatewayTest, StreamsTokens) {
+  const ExchangeId id = complete(R"(, "stream": true)");
+  ASSERT_EQ(fake_->generations.size(), 1U);
+  EXPECT_EQ(sent(id).responses, 0);
+  send_tokens(0, 0, "a");
+  EXPECT_TRUE(sent(id).streamed);
+  EXPECT_THAT(sent(id).response.body, HasSubstr(R"("text":"a")"));
+  finish(0, "ab");
+  EXPECT_THAT(sent(id).response.body, HasSubstr(R"("text":"b")"));
+  EXPECT_TRUE(sent(id).response.body.ends_with("data: [DONE]\n\n"));
+  EXPECT_TRUE(sent(id).ended);
+  EXPECT_THAT(fake_->cancelled, IsEmpty());
+}
+
+TEST_F(GatewayTest, CancelsWhatAClientNoLongerWaitsFor) {
+  const ExchangeId id = complete(R"(, "n": 3)");
+  finish(1, "x");
+  caf::anon_send(gateway_, atom::closed_v, id);
+  drain();
+  EXPECT_THAT(fake_->cancelled, ::testing::UnorderedElementsAre(asked(0).id, asked(2).id));
+  finish(0, "late", FinishReason::kCancelled);
+  send_tokens(2, 0, "late");
+  EXPECT_EQ(sent(id).responses, 0);
+}
+
+TEST_F(GatewayTest, ForgetsRequestsThatAreClosedWhileTheyAreParsed) {
+  HttpRequest made = request("POST", "/v1/completions", R"({"model": "base", "prompt": "x"})");
+  made.exchange = 7;
+  caf::anon_send(gateway_, atom::request_v, std::move(made));
+  caf::anon_send(gateway_, atom::closed_v, ExchangeId{7});
+  advance(Duration{0});
+  EXPECT_TRUE(fake_->generations.empty());
+}
+
+TEST_F(GatewayTest, FailsTheWholeRequestWithAChoice) {
+  const ExchangeId id = complete(R"(, "n": 2)");
+  finish(0, "", FinishReason::kFailed);
+  EXPECT_EQ(sent(id).response.status, 500U);
+  EXPECT_EQ(body(id)["error"]["message"], "it broke");
+  EXPECT_EQ(body(id)["error"]["type"], "server_error");
+  EXPECT_EQ(fake_->cancelled, std::vector<SampleId>{asked(1).id});
+}
+
+TEST_F(GatewayTest, EndsAStreamThatFailsWithAnError) {
+  const ExchangeId id = complete(R"(, "stream": true)");
+  send_tokens(0, 0, "a");
+  finish(0, "a", FinishReason::kFailed);
+  EXPECT_THAT(sent(id).response.body, HasSubstr(R"("error":{"message":"it broke")"));
+  EXPECT_TRUE(sent(id).response.body.ends_with("data: [DONE]\n\n"));
+  EXPECT_TRUE(sent(id).ended);
+}
+
+TEST_F(GatewayTest, ReportsUnknownModels) {
+  const ExchangeId id = post("/v1/completions", R"({"model": "other", "prompt": "x"})");
+  ASSERT_EQ(fake_->generations.size(), 1U);
+  EXPECT_EQ(asked(0).adapter, "other");
+  fake_->generations[0].fail({Errc::kNotFound, "no adapter"});
+  drain();
+  EXPECT_EQ(sent(id).response.status, 404U);
+  EXPECT_EQ(body(id)["error"]["code"], "model_not_found");
+  EXPECT_EQ(body(id)["error"]["param"], "model");
+}
+
+TEST_F(GatewayTest, RefusesRequestsBeyondItsLimit) {
+  complete(R"(, "n": 6)");
+  const ExchangeId refused = complete(R"(, "n": 3)");
+  EXPECT_EQ(sent(refused).response.status, 429U);
+  EXPECT_EQ(sent(refused).response.headers.back().name, "retry-after");
+  EXPECT_FALSE(sent(complete(R"(, "n": 2)")).ended);
+  for (std::size_t i = 0; i < 6; ++i) {
+    finish(i, "x");
+  }
+  EXPECT_FALSE(sent(complete(R"(, "n": 6)")).ended);
+}
+
+TEST_F(GatewayTest, ListsModelsAndAdapters) {
+  const ExchangeId list = get_with_adapters("/v1/models");
+  ASSERT_EQ(body(list)["data"].size(), 2U);
+  EXPECT_EQ(body(list)["data"][0]["id"], "base");
+  EXPECT_EQ(body(list)["data"][0]["parent"], json());
+  EXPECT_EQ(body(list)["data"][1]["id"], "tuned");
+  EXPECT_EQ(body(list)["data"][1]["parent"], "base");
+  EXPECT_EQ(body(get_with_adapters("/v1/models/tuned"))["root"], "base");
+  EXPECT_EQ(sent(get_with_adapters("/v1/models/none")).response.status, 404U);
+}
+
+TEST_F(GatewayTest, ChangesAdapters) {
+  const ExchangeId id = post("/v1/load_lora_adapter", R"({"lora_name": "a", "lora_path": "/d"})");
+  ASSERT_EQ(fake_->adapter_requests.size(), 1U);
+  EXPECT_EQ(fake_->adapter_requests[0].request.action, actors::AdapterAction::kLoad);
+  EXPECT_EQ(fake_->adapter_requests[0].request.path, "/d");
+  reply_adapters();
+  EXPECT_EQ(sent(id).response.status, 200U);
+  const ExchangeId unload = post("/v1/unload_lora_adapter", R"({"lora_name": "b"})");
+  take(fake_->adapter_requests).fail({Errc::kNotFound, "no adapter \"b\""});
+  drain();
+  EXPECT_EQ(sent(unload).response.status, 404U);
+  EXPECT_EQ(body(post("/v1/load_lora_adapter", R"({"lora_name": "a"})"))["error"]["param"],
+            "lora_path");
+}
+
+TEST_F(GatewayTest, ConvertsTextToTokensAndBack) {
+  EXPECT_EQ(body(post("/tokenize", R"({"prompt": "ab"})")),
+            json::parse(R"({"count": 2, "max_model_len": 64, "tokens": [97, 98]})"));
+  EXPECT_EQ(body(post("/tokenize", R"({"messages": [{"role": "user", "content": "a"}]})"))["count"],
+            18);
+  EXPECT_EQ(body(post("/detokenize", R"({"tokens": [97, 98]})"))["prompt"], "ab");
+  EXPECT_EQ(body(post("/detokenize", R"({"tokens": [999]})"))["error"]["param"], "tokens");
+}
+
+TEST_F(GatewayTest, RefusesForeignHostsAndPages) {
+  HttpRequest rebound = request("GET", "/v1/models");
+  rebound.headers[0].value = "attacker.example:8000";
+  EXPECT_EQ(sent(send(rebound)).response.status, 421U);
+  HttpRequest foreign = request("GET", "/v1/models");
+  foreign.headers.push_back({"origin", "http://attacker.example"});
+  EXPECT_EQ(sent(send(foreign)).response.status, 403U);
+  HttpRequest own = request("GET", "/v1/models");
+  own.target = "/health";
+  own.headers.push_back({"origin", "http://localhost:8000"});
+  EXPECT_EQ(sent(send(own)).response.status, 200U);
+  HttpRequest text = request("POST", "/v1/completions");
+  text.headers.push_back({"content-type", "text/plain"});
+  text.body = R"({"model": "base", "prompt": "x"})";
+  EXPECT_EQ(sent(send(text)).response.status, 415U);
+}
+
+TEST_F(GatewayTest, NamesUnknownPathsAndMethods) {
+  EXPECT_EQ(sent(send(request("GET", "/nothing"))).response.status, 404U);
+  const ExchangeId wrong = send(request("GET", "/v1/completions"));
+  EXPECT_EQ(sent(wrong).response.status, 405U);
+  EXPECT_EQ(sent(wrong).response.headers.back().value, "POST");
+  EXPECT_EQ(sent(send(request("DELETE", "/health"))).response.status, 405U);
+  EXPECT_EQ(body(send(request("GET", "/health")))["status"], "ok");
+}
+
+TEST_F(GatewayTest, CountsWhatItServes) {
+  complete("");
+  complete("");
+  post("/v1/completions", "{}");
+  clock_.advance(std::chrono::milliseconds(30));
+  send_tokens(0, 0, "a");
+  clock_.advance(std::chrono::milliseconds(60));
+  send_tokens(0, 1, "b");
+  finish(0, "ab", FinishReason::kStop);
+  finish(1, "x");
+  const ExchangeId id = send(request("GET", "/metrics"));
+  const std::string& text = sent(id).response.body;
+  const std::string labels = R"({engine="0",model_name="base"})";
+  for (const std::string& line : {
+           "vllm:num_requests_running" + labels + " 3",
+           "vllm:num_requests_waiting" + labels + " 1",
+           "vllm:kv_cache_usage_perc" + labels + " 0.25",
+           "vllm:num_preemptions_total" + labels + " 2",
+           "vllm:prompt_tokens_total" + labels + " 4",
+           "vllm:generation_tokens_total" + labels + " 3",
+           "vllm:time_to_first_token_seconds_count" + labels + " 1",
+           "vllm:inter_token_latency_seconds_sum" + labels + " 0.06",
+           std::string(R"(vllm:request_success_total{engine="0",finished_reason="stop",)"
+                       R"(model_name="base"} 1)"),
+           std::string(R"(tidemill:errors_total{engine="0",model_name="base",status="400"} 1)"),
+       }) {
+    EXPECT_NE(text.find(line + "\n"), std::string::npos) << line;
+  }
+}
+
+TEST_F(GatewayTest, DrainsBeforeItEnds) {
+  const auto exit = exit_of(gateway_);
+  const ExchangeId id = complete("");
+  caf::anon_send(gateway_, atom::drain_v);
+  drain();
+  EXPECT_FALSE(http_.accepting);
+  EXPECT_EQ(sent(complete("")).response.status, 503U);
+  EXPECT_FALSE(exit->has_value());
+  finish(0, "done");
+  EXPECT_EQ(body(id)["choices"][0]["text"], "done");
+  EXPECT_TRUE(exit->has_value());
+}
+
+}  // namespace
+}  // namespace tidemill::test

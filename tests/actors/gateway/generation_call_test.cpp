@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "actors/gateway/openai/generation_call.hpp"
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/actors/gateway/served_model.hpp"
+
+namespace tidemill::test {
+namespace {
+
+using actors::openai::ApiError;
+using actors::openai::FieldUse;
+using actors::openai::generation_fields;
+using actors::openai::GenerationCall;
+using actors::openai::GenerationForm;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
+
+class GenerationCallTest : public ::testing::Test {
+protected:
+  auto parse(GenerationForm form, const std::string& body) {
+    return actors::openai::parse_generation(form, body, *model_, "2026-01-02T03:04:05");
+  }
+  GenerationCall call(GenerationForm form, const std::string& body) {
+    auto result = parse(form, body);
+    const auto* error = std::get_if<ApiError>(&result);
+    EXPECT_EQ(error, nullptr) << body << ": " << (error != nullptr ? error->message : "");
+    return error != nullptr ? GenerationCall() : std::get<GenerationCall>(std::move(result));
+  }
+  GenerationCall completion(const std::string& members) {
+    return call(GenerationForm::kCompletion, R"({"model": "base")" + members + "}");
+  }
+  GenerationCall chat(const std::string& members) {
+    return call(
+        GenerationForm::kChat,
+        R"({"model": "base", "messages": [{"role": "user", "content": "hi"}])" + members + "}");
+  }
+  // Returns the error of a request.
+  ApiError refused(GenerationForm form, const std::string& body) {
+    auto result = parse(form, body);
+    const auto* error = std::get_if<ApiError>(&result);
+    EXPECT_NE(error, nullptr) << body;
+    return error != nullptr ? *error : ApiError();
+  }
+  ApiError refused_completion(const std::string& members) {
+    return refused(GenerationForm::kCompletion,
+                   R"({"model": "base", "prompt": "x")" + members + "}");
+  }
+  ApiError refused_chat(const std::string& members) {
+    return refused(
+        GenerationForm::kChat,
+        R"({"model": "base", "messages": [{"role": "user", "content": "hi"}])" + members + "}");
+  }
+
+  std::shared_ptr<actors::ServedModel> model_ = make_served_model();
+};
+
+TEST_F(GenerationCallTest, ReadsPromptsOfEveryForm) {
+  EXPECT_EQ(completion(R"(, "prompt": "ab")").prompts[0].ids, byte_ids("ab"));
+  EXPECT_EQ(completion(R"(, "prompt": "ab")").prompts[0].text, "ab");
+  const GenerationCall texts = completion(R"(, "prompt": ["ab", "c"], "n": 3)");
+  ASSERT_EQ(texts.prompts.size(), 2U);
+  EXPECT_EQ(texts.prompts[1].ids, byte_ids("c"));
+  EXPECT_EQ(texts.num_choices(), 6U);
+  EXPECT_THAT(completion(R"(, "prompt": [5, 256])").prompts[0].ids, ElementsAre(5, 256));
+  const GenerationCall ids = completion(R"(, "prompt": [[5], [6, 7]])");
+  ASSERT_EQ(ids.prompts.size(), 2U);
+  EXPECT_THAT(ids.prompts[1].ids, ElementsAre(6, 7));
+  EXPECT_EQ(ids.prompts[1].text, std::nullopt);
+}
+
+TEST_F(GenerationCallTest, RendersMessages) {
+  EXPECT_EQ(chat("").prompts[0].ids, byte_ids("<user>hi<assistant>"));
+  EXPECT_EQ(chat(R"(, "add_generation_prompt": false)").prompts[0].ids, byte_ids("<user>hi"));
+  EXPECT_EQ(chat(R"(, "chat_template_kwargs": {"extra": "!"})").prompts[0].ids,
+            byte_ids("<user>hi<assistant>!"));
+  const GenerationCall parts = call(GenerationForm::kChat,
+                                    R"({"model": "base", "messages": [{"role": "user", "content":
+          [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]})");
+  EXPECT_THAT(*parts.prompts[0].text, HasSubstr("b"));
+  const GenerationCall continued =
+      call(GenerationForm::kChat,
+           R"({"model": "base", "continue_final_message": true, "messages":
+          [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ye"}]})");
+  EXPECT_EQ(continued.prompts[0].ids, byte_ids("<user>hi<assistant>ye"));
+}
+
+TEST_F(GenerationCallTest, ReadsSettings) {
+  const GenerationCall made = completion(
+      R"(, "prompt": "x", "temperature": 0.5, "top_p": 0.9, "top_k": 7, "min_p": 0.1,
+         "presence_penalty": 1, "frequency_penalty": -1, "repetition_penalty": 1.5,
+         "logit_bias": {"65": -100, "66": 1.5}, "seed": -3, "max_tokens": 5, "stop": "end",
+         "stop_token_ids": [9], "logprobs": 2, "echo": true, "stream": true,
+         "stream_options": {"include_usage": true}, "user": "me", "best_of": 1, "suffix": null)");
+  const engines::SamplingOptions& sampling = made.settings.sampling;
+  EXPECT_EQ(sampling.temperature, 0.5F);
+  EXPECT_EQ(sampling.top_p, 0.9F);
+  EXPECT_EQ(sampling.top_k, 7);
+  EXPECT_EQ(sampling.min_p, 0.1F);
+  EXPECT_EQ(sampling.presence_penalty, 1.0F);
+  EXPECT_EQ(sampling.frequency_penalty, -1.0F);
+  EXPECT_EQ(sampling.repetition_penalty, 1.5F);
+  EXPECT_THAT(sampling.logit_bias, ElementsAre(Pair(65, -100.0F), Pair(66, 1.5F)));
+  EXPECT_EQ(made.seed, static_cast<std::uint64_t>(-3));
+  EXPECT_EQ(made.settings.max_new_tokens, 5);
+  EXPECT_THAT(made.settings.stop_strings, ElementsAre("end"));
+  EXPECT_THAT(made.settings.stop_ids, ElementsAre(9, 256));
+  EXPECT_TRUE(made.logprobs && made.echo && made.stream && made.include_usage);
+  EXPECT_EQ(made.settings.top_logprobs, 2);
+  EXPECT_TRUE(made.settings.prompt_logprobs);
+  EXPECT_EQ(made.settings.prompt_top_logprobs, 2);
+}
+
+TEST_F(GenerationCallTest, HasTheDefaultsOfOpenAi) {
+  const GenerationCall made = completion(R"(, "prompt": "x")");
+  EXPECT_EQ(made.settings.max_new_tokens, 16);
+  EXPECT_EQ(made.settings.sampling.temperature, 1.0F);
+  EXPECT_EQ(made.num_per_prompt, 1);
+  EXPECT_FALSE(made.seed.has_value());
+  EXPECT_FALSE(made.logprobs);
+  EXPECT_THAT(made.settings.stop_ids, ElementsAre(256));
+  EXPECT_EQ(chat("").settings.max_new_tokens, 64 - 19);
+  EXPECT_EQ(chat(R"(, "max_tokens": 3)").settings.max_new_tokens, 3);
+  EXPECT_EQ(chat(R"(, "max_completion_tokens": 4, "max_tokens": 4)").settings.max_new_tokens, 4);
+  EXPECT_TRUE(chat(R"(, "ignore_eos": true)").settings.stop_ids.empty());
+  model_->max_new_tokens = 8;
+  EXPECT_EQ(chat("").settings.max_new_tokens, 8);
+}
+
+TEST_F(GenerationCallTest, NamesTheOffendingField) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {R"(, "temperature": 3)", "temperature"},
+      {R"(, "temperature": "hot")", "temperature"},
+      {R"(, "temperature": 0.0001)", "temperature"},
+      {R"(, "top_p": 0)", "top_p"},
+      {R"(, "top_k": 1.5)", "top_k"},
+      {R"(, "n": 0)", "n"},
+      {R"(, "n": 100000)", "n"},
+      {R"(, "max_tokens": 0)", "max_tokens"},
+      {R"(, "max_tokens": 1e400)", ""},
+      {R"(, "logprobs": 21)", "logprobs"},
+      {R"(, "stop": "")", "stop"},
+      {R"(, "stop": [1])", "stop"},
+      {R"(, "logit_bias": {"257": 1})", "logit_bias"},
+      {R"(, "logit_bias": {"a": 1})", "logit_bias"},
+      {R"(, "logit_bias": {"5": 101})", "logit_bias"},
+      {R"(, "stream_options": {"include_usage": true})", "stream_options"},
+      {R"(, "stream": true, "stream_options": {"x": 1})", "stream_options.x"},
+      {R"(, "best_of": 2)", "best_of"},
+      {R"(, "suffix": "x")", "suffix"},
+      {R"(, "grammar": "x")", "grammar"},
+      {R"(, "echo": 1)", "echo"},
+      {R"(, "seed": 1.5)", "seed"},
+  };
+  for (const auto& [members, field] : cases) {
+    const ApiError error = refused_completion(members);
+    EXPECT_EQ(error.status, 400U);
+    EXPECT_EQ(error.param, field) << members << ": " << error.message;
+    EXPECT_THAT(error.message, HasSubstr(field));
+  }
+  EXPECT_EQ(refused_chat(R"(, "top_logprobs": 2)").param, "top_logprobs");
+  EXPECT_EQ(refused_chat(R"(, "tools": [])").param, "tools");
+  EXPECT_EQ(refused_chat(R"(, "response_format": {"type": "json_object"})").param,
+            "response_format.type");
+  EXPECT_EQ(refused_chat(R"(, "max_completion_tokens": 4, "max_tokens": 5)").param, "max_tokens");
+}
+
+TEST_F(GenerationCallTest, RefusesPromptsThatCannotBeUsed) {
+  const auto param = [&](const std::string& body) {
+    return refused(GenerationForm::kCompletion, body).param;
+  };
+  EXPECT_EQ(param(R"({"model": "base"})"), "prompt");
+  EXPECT_EQ(param(R"({"model": "base", "prompt": ""})"), "prompt");
+  EXPECT_EQ(param(R"({"model": "base", "prompt": []})"), "prompt");
+  EXPECT_EQ(param(R"({"model": "base", "prompt": [[]]})"), "prompt");
+  EXPECT_EQ(param(R"({"model": "base", "prompt": [257]})"), "prompt");
+  EXPECT_EQ(param(R"({"model": "base", "prompt": [-1]})"), "prompt");
+  EXPECT_EQ(param(R"({"model": "base", "prompt": ["a", 1]})"), "prompt");
+  EXPECT_EQ(param(R"({"prompt": "a"})"), "model");
+  EXPECT_EQ(param("[]"), "");
+  EXPECT_EQ(param("{"), "");
+  EXPECT_EQ(param(std::string(100, '[')), "");
+  const ApiError full = refused(GenerationForm::kCompletion,
+                                R"({"model": "base", "prompt": ")" + std::string(60, 'x') + "\"}");
+  EXPECT_EQ(full.code, "context_length_exceeded");
+  const auto chat_param = [&](const std::string& messages) {
+    return refused(GenerationForm::kChat, R"({"model": "base", "messages": )" + messages + "}")
+        .param;
+  };
+  EXPECT_EQ(chat_param("[]"), "messages");
+  EXPECT_EQ(chat_param("1"), "messages");
+  EXPECT_EQ(chat_param("[1]"), "messages[0]");
+  EXPECT_EQ(chat_param(R"([{"content": "x"}])"), "messages[0]");
+  EXPECT_EQ(chat_param(R"([{"role": "user", "content": 1}])"), "messages[0].content");
+  EXPECT_EQ(chat_param(R"([{"role": "user", "content": [{"type": "image_url"}]}])"),
+            "messages[0].content");
+  model_->chat.reset();
+  EXPECT_EQ(chat_param(R"([{"role": "user", "content": "x"}])"), "messages");
+}
+
+TEST_F(GenerationCallTest, HasOneRuleForEachField) {
+  for (const GenerationForm form : {GenerationForm::kCompletion, GenerationForm::kChat}) {
+    std::vector<std::string_view> names;
+    for (const auto& rule : generation_fields(form)) {
+      names.push_back(rule.name);
+      EXPECT_EQ(rule.remark.empty(), rule.use == FieldUse::kUsed) << rule.name;
+    }
+    std::sort(names.begin(), names.end());
+    EXPECT_EQ(std::adjacent_find(names.begin(), names.end()), names.end());
+  }
+}
+
+TEST_F(GenerationCallTest, FieldsAreDocumented) {
+  std::ifstream file(TIDEMILL_SOURCE_DIR "/docs/serving.md");
+  const std::string page((std::istreambuf_iterator<char>(file)), {});
+  const std::size_t begin = page.find("## Fields of requests");
+  ASSERT_NE(begin, std::string::npos);
+  const std::string table = page.substr(begin, page.find("\n## ", begin + 1) - begin);
+  for (const GenerationForm form : {GenerationForm::kCompletion, GenerationForm::kChat}) {
+    for (const auto& rule : generation_fields(form)) {
+      const bool named = table.find("`" + std::string(rule.name)) != std::string::npos;
+      EXPECT_TRUE(named || rule.use == FieldUse::kRefused) << rule.name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tidemill::test

@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests the HTTP server over real connections.
+#include "actors/gateway/http/http_server.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/actors/gateway/raw_client.hpp"
+
+namespace tidemill::test {
+namespace {
+
+using actors::ExchangeId;
+using actors::HttpLimits;
+using actors::HttpRequest;
+using actors::HttpServer;
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+// A server whose requests wait until a test takes them.
+class HttpServerTest : public ::testing::Test {
+protected:
+  void start(const HttpLimits& limits = {}) {
+    auto opened = actors::open_http_server({}, limits);
+    ASSERT_TRUE(opened.ok()) << opened.status().to_string();
+    server_ = std::move(opened).value();
+    const Status started = server_->start({[this](HttpRequest request) {
+                                             const std::lock_guard lock(mutex_);
+                                             requests_.push_back(std::move(request));
+                                             changed_.notify_all();
+                                           },
+                                           [this](ExchangeId id) {
+                                             const std::lock_guard lock(mutex_);
+                                             closed_.push_back(id);
+                                             changed_.notify_all();
+                                           }});
+    ASSERT_TRUE(started.ok()) << started.to_string();
+  }
+
+  HttpServer& server() { return *server_; }
+  RawClient client() { return RawClient(server_->port()); }
+
+  // Waits for the next request. Its exchange is 0 if none has arrived after 20 seconds.
+  HttpRequest next_request() {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, 20s, [this] { return !requests_.empty(); })) {
+      return {};
+    }
+    HttpRequest request = std::move(requests_.front());
+    requests_.pop_front();
+    return request;
+  }
+  // Waits until a client has closed an exchange, and returns its id.
+  ExchangeId next_closed() {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, 20s, [this] { return !closed_.empty(); })) {
+      return 0;
+    }
+    const ExchangeId id = closed_.front();
+    closed_.pop_front();
+    return id;
+  }
+  std::size_t num_requests() {
+    const std::lock_guard lock(mutex_);
+    return requests_.size();
+  }
+
+  // Sends `bytes` on a new connection and returns all that the server sends until it closes it.
+  std::string exchange(const std::string& bytes) {
+    RawClient one = client();
+    one.send(bytes);
+    std::string text = one.read_all();
+    EXPECT_TRUE(one.closed()) << bytes;
+    return text;
+  }
+
+private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<HttpRequest> requests_;
+  std::deque<ExchangeId> closed_;
+  std::unique_ptr<HttpServer> server_;  // its thread uses the members above
+};
+
+const std::string kGet = "GET /a?b=c HTTP/1.1\r\nHost: x\r\nX-Mixed: Value\r\n\r\n";
+
+TEST_F(HttpServerTest, PassesRequestsOnAndSendsResponses) {
+  start();
+  RawClient one = client();
+  one.send("POST /v1/x HTTP/1.1\r\nHost: x:1\r\nContent-Length: 4\r\n\r\nbody");
+  const HttpRequest request = next_request();
+  EXPECT_EQ(request.method, "POST");
+  EXPECT_EQ(request.target, "/v1/x");
+  EXPECT_EQ(request.body, "body");
+  EXPECT_EQ(request.header("host"), "x:1");
+  server().respond(request.exchange, {404, {{"content-type", "text/plain"}}, "gone"});
+  const std::string text = one.read_until("gone");
+  EXPECT_THAT(text, StartsWith("HTTP/1.1 404 Not Found\r\ndate: "));
+  EXPECT_THAT(text, HasSubstr("\r\ncontent-type: text/plain\r\ncontent-length: 4\r\n\r\ngone"));
+}
+
+TEST_F(HttpServerTest, KeepsConnectionsOpen) {
+  start();
+  RawClient one = client();
+  for (int i = 0; i < 3; ++i) {
+    one.send(kGet);
+    const HttpRequest request = next_request();
+    EXPECT_EQ(request.target, "/a?b=c");
+    EXPECT_EQ(request.header("x-mixed"), "Value");
+    server().respond(request.exchange, {200, {}, "reply " + std::to_string(i)});
+    EXPECT_THAT(one.read_until("reply " + std::to_string(i)), HasSubstr("200 OK"));
+  }
+  one.send("GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  server().respond(next_request().exchange, {200, {}, "last"});
+  EXPECT_THAT(one.read_all(), HasSubstr("content-length: 4\r\nconnection: close\r\n\r\nlast"));
+}
+
+TEST_F(HttpServerTest, ProcessesPipelinedRequestsInOrder) {
+  start();
+  RawClient one = client();
+  std::string bytes;
+  for (int i = 0; i < 50; ++i) {
+    bytes += "POST /" + std::to_string(i) + " HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc";
+  }
+  one.send(bytes);
+  for (int i = 0; i < 50; ++i) {
+    const HttpRequest request = next_request();
+    ASSERT_EQ(request.target, "/" + std::to_string(i));
+    ASSERT_EQ(request.body, "abc");
+    // The next one waits for the response.
+    EXPECT_EQ(num_requests(), 0U);
+    server().respond(request.exchange, {200, {}, "<" + std::to_string(i) + ">"});
+    one.read_until("<" + std::to_string(i) + ">");
+  }
+}
+
+TEST_F(HttpServerTest, AcceptsRequestsInAnyPieces) {
+  start();
+  RawClient one = client();
+  const std::string bytes =
+      "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+      "3\r\nabc\r\n10;ext=1\r\n0123456789abcdef\r\n0\r\nTrailer: x\r\n\r\n";
+  for (const char c : bytes) {
+    one.send(std::string_view(&c, 1));
+  }
+  const HttpRequest request = next_request();
+  EXPECT_EQ(request.body, "abc0123456789abcdef");
+  server().respond(request.exchange, {200, {}, "ok"});
+  EXPECT_THAT(one.read_until("\r\n\r\nok"), HasSubstr("200 OK"));
+}
+
+TEST_F(HttpServerTest, StreamsBodies) {
+  start();
+  RawClient one = client();
+  one.send(kGet);
+  const ExchangeId id = next_request().exchange;
+  server().start_stream(id, {200, {{"content-type", "text/event-stream"}}, "first"});
+  EXPECT_THAT(one.read_until("first\r\n"),
+              HasSubstr("transfer-encoding: chunked\r\n\r\n5\r\nfirst\r\n"));
+  server().write(id, std::string(300, 'x'));
+  EXPECT_EQ(one.read_until("x\r\n"), "12c\r\n" + std::string(300, 'x') + "\r\n");
+  server().write(id, "");
+  server().end(id);
+  server().write(id, "late");
+  EXPECT_EQ(one.read_until("0\r\n\r\n"), "0\r\n\r\n");
+  one.send(kGet);
+  server().respond(next_request().exchange, {200, {}, "next"});
+  EXPECT_THAT(one.read_until("next"), StartsWith("HTTP/1.1 200 OK\r\n"));
+}
+
+TEST_F(HttpServerTest, ClosesStreamsOfOldClients) {
+  start();
+  RawClient one = client();
+  one.send("GET / HTTP/1.0\r\n\r\n");
+  const ExchangeId id = next_request().exchange;
+  server().start_stream(id, {200, {}, "a"});
+  server().write(id, "b");
+  server().end(id);
+  const std::string text = one.read_all();
+  EXPECT_THAT(text, HasSubstr("connection: close\r\n\r\nab"));
+  EXPECT_THAT(text, Not(HasSubstr("chunked")));
+}
+
+TEST_F(HttpServerTest, SendsNoBodyForHead) {
+  start();
+  RawClient one = client();
+  one.send("HEAD / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  server().respond(next_request().exchange, {200, {}, "body"});
+  const std::string text = one.read_all();
+  EXPECT_THAT(text, HasSubstr("content-length: 4\r\nconnection: close\r\n\r\n"));
+  EXPECT_THAT(text, Not(HasSubstr("body")));
+}
+
+TEST_F(HttpServerTest, ReportsClientsThatGo) {
+  start();
+  RawClient waiting = client();
+  waiting.send(kGet);
+  const ExchangeId first = next_request().exchange;
+  waiting.close();
+  EXPECT_EQ(next_closed(), first);
+  server().respond(first, {200, {}, "late"});  // does nothing
+
+  RawClient reading = client();
+  reading.send(kGet);
+  const ExchangeId second = next_request().exchange;
+  server().start_stream(second, {200, {}, "begun"});
+  reading.read_until("begun");
+  reading.close();
+  EXPECT_EQ(next_closed(), second);
+}
+
+TEST_F(HttpServerTest, ClosesConnectionsThatDoNotRead) {
+  HttpLimits limits;
+  limits.max_unsent_bytes = 1U << 20U;
+  start(limits);
+  RawClient one = client();
+  one.send(kGet);
+  const ExchangeId id = next_request().exchange;
+  server().start_stream(id, {200, {}, ""});
+  // The buffers of the sockets hold some megabytes.
+  for (int i = 0; i < 64; ++i) {
+    server().write(id, std::string(1U << 20U, 'x'));
+  }
+  EXPECT_EQ(next_closed(), id);
+}
+
+TEST_F(HttpServerTest, EndsConnectionsThatStopReading) {
+  HttpLimits limits;
+  limits.write_time = 200ms;
+  start(limits);
+  RawClient one = client();
+  one.send(kGet);
+  const ExchangeId id = next_request().exchange;
+  server().respond(id, {200, {}, std::string(64U << 20U, 'x')});
+  EXPECT_EQ(next_closed(), id);
+}
+
+TEST_F(HttpServerTest, ClosesSlowAndIdleConnections) {
+  HttpLimits limits;
+  limits.idle_time = 300ms;
+  limits.header_time = 300ms;
+  limits.body_time = 300ms;
+  limits.min_body_rate = 1U << 20U;
+  start(limits);
+  RawClient idle = client();
+  EXPECT_EQ(idle.read_all(), "");
+  EXPECT_TRUE(idle.closed());
+  EXPECT_THAT(exchange("GET / HTTP/1.1\r\nHost:"), StartsWith("HTTP/1.1 408 Request Timeout"));
+  EXPECT_THAT(exchange("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nabc"),
+              StartsWith("HTTP/1.1 408 Request Timeout"));
+  // A request that waits for its response is neither idle nor slow.
+  RawClient waiting = client();
+  waiting.send(kGet);
+  const HttpRequest request = next_request();
+  std::this_thread::sleep_for(700ms);
+  server().respond(request.exchange, {200, {}, "done"});
+  EXPECT_THAT(waiting.read_until("done"), HasSubstr("200 OK"));
+}
+
+TEST_F(HttpServerTest, LimitsHeadersAndBodies) {
+  HttpLimits limits;
+  limits.max_header_bytes = 1024;
+  limits.max_headers = 10;
+  limits.max_body_bytes = 1000;
+  start(limits);
+  const std::string start_line = "POST / HTTP/1.1\r\nHost: x\r\n";
+  EXPECT_THAT(exchange(start_line + "X: " + std::string(2000, 'x') + "\r\n\r\n"),
+              StartsWith("HTTP/1.1 431 "));
+  EXPECT_THAT(exchange("GET /" + std::string(5000, 'x')), StartsWith("HTTP/1.1 431 "));
+  std::string many = start_line;
+  for (int i = 0; i < 20; ++i) {
+    many += "X" + std::to_string(i) + ": 1\r\n";
+  }
+  EXPECT_THAT(exchange(many + "\r\n"), StartsWith("HTTP/1.1 431 "));
+  EXPECT_THAT(exchange(start_line + "Content-Length: 1001\r\n\r\n"), StartsWith("HTTP/1.1 413 "));
+  EXPECT_THAT(
+      exchange(start_line + "Transfer-Encoding: chunked\r\n\r\n7d0\r\n" + std::string(2000, 'x')),
+      StartsWith("HTTP/1.1 413 "));
+  // The client can read the refusal although the server has not read all of the body.
+  EXPECT_THAT(exchange(start_line + "Content-Length: 1000000\r\n\r\n" + std::string(1000000, 'x')),
+              StartsWith("HTTP/1.1 413 "));
+}
+
+TEST_F(HttpServerTest, LimitsTheBodiesOfAllRequests) {
+  HttpLimits limits;
+  limits.max_body_bytes = 4000;
+  limits.max_buffered_bytes = 5000;
+  start(limits);
+  const std::string body =
+      "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3000\r\n\r\n" + std::string(3000, 'x');
+  RawClient one = client();
+  one.send(body);
+  const ExchangeId id = next_request().exchange;
+  EXPECT_THAT(exchange(body), StartsWith("HTTP/1.1 503 "));
+  server().respond(id, {200, {}, "first"});
+  one.read_until("first");
+  RawClient two = client();
+  two.send(body);
+  server().respond(next_request().exchange, {200, {}, "second"});
+  EXPECT_THAT(two.read_until("second"), HasSubstr("200 OK"));
+}
+
+TEST_F(HttpServerTest, LimitsConnections) {
+  HttpLimits limits;
+  limits.max_connections = 2;
+  start(limits);
+  RawClient one = client();
+  RawClient two = client();
+  one.send(kGet);
+  two.send(kGet);
+  const ExchangeId first = next_request().exchange;
+  next_request();
+  RawClient three = client();
+  EXPECT_THAT(three.read_all(), StartsWith("HTTP/1.1 503 "));
+  server().respond(first, {200, {}, "still served"});
+  EXPECT_EQ(one.read_until("still served").empty(), false);
+}
+
+TEST_F(HttpServerTest, AnswersExpectations) {
+  start();
+  RawClient one = client();
+  one.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n");
+  EXPECT_EQ(one.read_until("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  one.send("ok");
+  const HttpRequest request = next_request();
+  EXPECT_EQ(request.body, "ok");
+  server().respond(request.exchange, {200, {}, "done"});
+  EXPECT_THAT(one.read_until("done"), StartsWith("HTTP/1.1 200 OK"));
+  EXPECT_THAT(exchange("GET / HTTP/1.1\r\nHost: x\r\nExpect: tea\r\n\r\n"),
+              StartsWith("HTTP/1.1 417 "));
+}
+
+// Each of these would be understood differently by another parser, or is no request.
+TEST_F(HttpServerTest, RefusesAmbiguousRequests) {
+  start();
+  const std::vector<std::string> requests = {
+      "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: "
+      "chunked\r\n\r\n0\r\n\r\n",
+      "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Length: "
+      "3\r\n\r\n0\r\n\r\n",
+      "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
+      "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc",
+      "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: +3\r\n\r\nabc",
+      "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0x3\r\n\r\nabc",
+      "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3, 3\r\n\r\nabc",
+      "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+      "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999\r\n\r\n",
+      "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+      "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: identity\r\n\r\n",
+      "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+      "POST / HTTP/1.0\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+      "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n",
+      "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n",
+      "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcd\r\n0\r\n\r\n",
+      "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n",
+      "GET / HTTP/1.1\r\n\r\n",
+      "GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
+      "GET / HTTP/2.0\r\nHost: x\r\n\r\n",
+      "GET / HTTP/1.1\r\nHost: x\r\nBad Name: 1\r\n\r\n",
+      "GET / HTTP/1.1\r\nHost: x\r\nNoColon\r\n\r\n",
+      std::string("GET / HTTP/1.1\r\nHost: x\r\nX: a\0b\r\n\r\n", 36),
+      "GET  / HTTP/1.1\r\nHost: x\r\n\r\n",
+      "GET / http/1.1\r\nHost: x\r\n\r\n",
+      "G\x01T / HTTP/1.1\r\nHost: x\r\n\r\n",
+      "GET /\x7f HTTP/1.1\r\nHost: x\r\n\r\n",
+      "\x16\x03\x01\x02\x00\x01\x00\x01",
+      "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+      "GET / HTTP/1.1\nHost: x\n\n",
+  };
+  for (const std::string& request : requests) {
+    RawClient one = client();
+    one.send(request);
+    one.shut_down();
+    const std::string text = one.read_all();
+    EXPECT_TRUE(text.starts_with("HTTP/1.1 4") || text.starts_with("HTTP/1.1 5"))
+        << ::testing::PrintToString(request) << " got " << text;
+    EXPECT_TRUE(one.closed());
+  }
+  EXPECT_EQ(num_requests(), 0U);
+}
+
+// RFC 9112, section 5.2, lets a server replace a fold by spaces.
+TEST_F(HttpServerTest, JoinsFoldedHeaders) {
+  start();
+  RawClient one = client();
+  one.send("GET / HTTP/1.1\r\nHost: x\r\nX: a\r\n  b\r\n\r\n");
+  EXPECT_EQ(next_request().header("x"), "a b");
+}
+
+TEST_F(HttpServerTest, StopsWithoutLosingResponses) {
+  start();
+  RawClient idle = client();
+  RawClient busy = client();
+  busy.send(kGet);
+  const ExchangeId id = next_request().exchange;
+  server().stop_accepting();
+  EXPECT_EQ(idle.read_all(), "");
+  EXPECT_FALSE(server().flush(50ms));
+  server().respond(id, {200, {}, std::string(1U << 20U, 'x') + "end"});
+  EXPECT_THAT(busy.read_all(), HasSubstr("xend"));
+  EXPECT_TRUE(server().flush(10s));
+  RawClient late = client();
+  EXPECT_FALSE(late.connected() && late.send(kGet) && !late.read_all(1s).empty());
+}
+
+TEST_F(HttpServerTest, NamesAddressesThatCannotBeUsed) {
+  start();
+  EXPECT_EQ(actors::open_http_server({"nowhere", 0}, {}).status().code(), Errc::kInvalidArgument);
+  EXPECT_THAT(actors::open_http_server({"127.0.0.1", server().port()}, {}).status().message(),
+              HasSubstr("127.0.0.1:" + std::to_string(server().port())));
+}
+
+TEST(HttpMessageTest, FindsQueryParameters) {
+  EXPECT_EQ(actors::query_parameter("/a?x=1&name=a%20b+c", "name"), "a b c");
+  EXPECT_EQ(actors::query_parameter("/a?x", "x"), "");
+  EXPECT_EQ(actors::query_parameter("/a?x=%4", "x"), std::nullopt);
+  EXPECT_EQ(actors::query_parameter("/a?x=%zz", "x"), std::nullopt);
+  EXPECT_EQ(actors::query_parameter("/a", "x"), std::nullopt);
+  EXPECT_EQ(actors::target_path("/a/b?x=1"), "/a/b");
+}
+
+}  // namespace
+}  // namespace tidemill::test

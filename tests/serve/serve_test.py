@@ -1,0 +1,183 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Tests `tidemill serve` as a process, with clients of the standard library.
+
+Usage: serve_test.py PROGRAM SOURCE_DIR
+"""
+import concurrent.futures
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+from server import Server
+
+PROGRAM, SOURCE = sys.argv[1], pathlib.Path(sys.argv[2])
+MODEL = SOURCE / "examples/models/arithmetic"
+
+
+def program(*arguments: str, lines: str = "") -> list[dict]:
+    """Returns the JSON lines that a command prints."""
+    run = subprocess.run([PROGRAM, *arguments, "--json"], input=lines, capture_output=True, text=True,
+                         check=True)
+    return [json.loads(line) for line in run.stdout.splitlines()]
+
+
+class ServeTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.server = Server(PROGRAM, MODEL, "serve.name=sums")
+
+    @classmethod
+    def tearDownClass(cls) -> None:
+        cls.server.__exit__()
+
+    def complete(self, prompt: object, **more: object) -> dict:
+        return self.server.post("/v1/completions", prompt=prompt, **more)
+
+    def test_lists_the_model(self) -> None:
+        status, models = self.server.request("GET", "/v1/models")
+        self.assertEqual(status, 200)
+        self.assertEqual([model["id"] for model in models["data"]], ["sums"])
+        self.assertEqual(self.server.request("GET", "/v1/models/sums")[1]["max_model_len"], 64)
+        self.assertEqual(self.server.request("GET", "/health"), (200, {"status": "ok"}))
+
+    def test_generates_what_the_command_generates(self) -> None:
+        for prompt in ("11+27=", "17+25="):
+            response = self.complete(prompt, temperature=0, max_tokens=8, logprobs=0)
+            line, = program("generate", str(MODEL), "--greedy", "--max-new-tokens", "8",
+                            "--threads", "1", prompt)
+            choice = response["choices"][0]
+            self.assertEqual(choice["text"], line["text"])
+            self.assertEqual(choice["finish_reason"], line["finish_reason"])
+            self.assertEqual(choice["logprobs"]["token_logprobs"],
+                             line["logprobs"][:len(choice["logprobs"]["token_logprobs"])])
+
+    def test_a_chat_renders_its_messages(self) -> None:
+        messages = [{"role": "user", "content": "11+27="}]
+        chat = self.server.post("/v1/chat/completions", messages=messages, temperature=0)
+        plain = self.complete("11+27=", temperature=0, max_tokens=8)
+        self.assertEqual(chat["choices"][0]["message"]["content"], plain["choices"][0]["text"])
+        self.assertEqual(chat["choices"][0]["finish_reason"], "stop")
+        self.assertEqual(chat["usage"]["prompt_tokens"], 6)
+
+    def test_a_stream_has_the_text_of_the_whole_response(self) -> None:
+        for seed in range(5):
+            settings = {"seed": seed, "temperature": 1.5, "max_tokens": 20, "n": 3,
+                        "ignore_eos": True, "logprobs": 1}
+            whole = self.complete("11+27=", **settings)
+            events = self.server.stream("/v1/completions", prompt="11+27=",
+                                        stream_options={"include_usage": True}, **settings)
+            texts = ["", "", ""]
+            logprobs: list[list] = [[], [], []]
+            for event in events:
+                for choice in event["choices"]:
+                    texts[choice["index"]] += choice["text"]
+                    logprobs[choice["index"]] += choice["logprobs"]["token_logprobs"]
+            self.assertEqual(texts, [choice["text"] for choice in whole["choices"]])
+            self.assertEqual(logprobs,
+                             [choice["logprobs"]["token_logprobs"] for choice in whole["choices"]])
+            self.assertEqual(events[-1]["usage"]["completion_tokens"],
+                             whole["usage"]["completion_tokens"])
+
+    def test_a_seed_gives_the_same_tokens_under_load(self) -> None:
+        def ask(seed: int) -> list:
+            response = self.complete(f"{seed % 90 + 10}+27=", seed=seed, temperature=1.3, n=2,
+                                     max_tokens=30, ignore_eos=True, logprobs=3)
+            return response["choices"]
+
+        alone = [ask(seed) for seed in range(24)]
+        with concurrent.futures.ThreadPoolExecutor(24) as pool:
+            together = list(pool.map(ask, range(24)))
+        self.assertEqual(alone, together)
+
+    def test_scores_a_prompt_as_the_command_does(self) -> None:
+        prompt = "11+27=38"
+        response = self.complete(prompt, max_tokens=0, echo=True, logprobs=2)
+        line, = program("score", str(MODEL), "--threads", "1", "--input", "-",
+                        lines=json.dumps({"prompt": prompt}))
+        choice = response["choices"][0]
+        self.assertEqual(choice["text"], prompt)
+        self.assertEqual(choice["logprobs"]["token_logprobs"], line["logprobs"])
+        self.assertEqual(choice["logprobs"]["text_offset"], list(range(8)))
+
+    def test_stop_strings_end_the_text(self) -> None:
+        whole = self.complete("11+27=", temperature=0, max_tokens=8)["choices"][0]
+        stop = whole["text"][1]
+        cut = self.complete("11+27=", temperature=0, max_tokens=8, stop=[stop])["choices"][0]
+        self.assertEqual(cut["text"], whole["text"][:1])
+        self.assertEqual(cut["finish_reason"], "stop")
+
+    def test_errors_name_the_field(self) -> None:
+        for body, status, param in (
+                ({"model": "sums", "prompt": "x", "temperature": 9}, 400, "temperature"),
+                ({"model": "other", "prompt": "x"}, 404, "model"),
+                ({"model": "sums", "prompt": "x", "beams": 2}, 400, "beams"),
+                ({"model": "sums", "prompt": "x" * 64}, 400, "prompt")):
+            answered, error = self.server.request("POST", "/v1/completions", body)
+            self.assertEqual((answered, error["error"]["param"]), (status, param), error)
+
+    def test_browsers_of_other_pages_are_refused(self) -> None:
+        status, _ = self.server.request("GET", "/v1/models", None, {"Host": "attacker.example"})
+        self.assertEqual(status, 421)
+        status, _ = self.server.request("GET", "/v1/models", None,
+                                        {"Origin": "http://attacker.example"})
+        self.assertEqual(status, 403)
+
+    def test_prompts_share_the_cache(self) -> None:
+        prompt = "99+98=197;12+34="
+        self.complete(prompt, max_tokens=1)
+        usage = self.complete(prompt, max_tokens=1)["usage"]
+        self.assertGreaterEqual(usage["prompt_tokens_details"]["cached_tokens"], 1)
+
+
+class ServerLifeTest(unittest.TestCase):
+    def test_a_server_that_is_stopped_completes_its_responses(self) -> None:
+        with Server(PROGRAM, MODEL) as server, concurrent.futures.ThreadPoolExecutor(8) as pool:
+            stopped = []
+
+            def ask(index: int) -> int:
+                done = 0
+                while not stopped:
+                    try:
+                        events = server.stream("/v1/completions", prompt="11+27=", max_tokens=50,
+                                               ignore_eos=True, n=16, seed=index)
+                    except (AssertionError, OSError):
+                        break  # refused
+                    ends = [choice["finish_reason"] for event in events
+                            for choice in event["choices"] if choice["finish_reason"]]
+                    self.assertEqual(ends, ["length"] * 16)
+                    done += 1
+                return done
+
+            clients = [pool.submit(ask, index) for index in range(8)]
+            time.sleep(1.0)
+            self.assertEqual(server.stop(), 0)
+            stopped.append(True)
+            self.assertGreater(sum(client.result() for client in clients), 0)
+            self.assertNotIn("given up", server.stderr())
+
+    def test_a_killed_server_starts_again(self) -> None:
+        with Server(PROGRAM, MODEL) as server:
+            server.post("/v1/completions", prompt="1+1=", max_tokens=1)
+            port = server.port
+            self.assertEqual(server.stop(signal.SIGKILL), -signal.SIGKILL)
+        with Server(PROGRAM, MODEL, f"serve.port={port}") as server:
+            self.assertEqual(server.port, port)
+            server.post("/v1/completions", prompt="1+1=", max_tokens=1)
+
+    def test_a_port_in_use_is_named(self) -> None:
+        with Server(PROGRAM, MODEL) as server:
+            with self.assertRaisesRegex(RuntimeError, f"127.0.0.1:{server.port}"):
+                Server(PROGRAM, MODEL, f"serve.port={server.port}")
+
+    def test_other_addresses_need_a_key(self) -> None:
+        with self.assertRaisesRegex(RuntimeError, "serve.host: must be"):
+            Server(PROGRAM, MODEL, "serve.host=0.0.0.0")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])

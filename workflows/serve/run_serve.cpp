@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workflows/serve/run_serve.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <utility>
+
+#include <caf/all.hpp>
+
+#include "actors/device/spawn.hpp"
+#include "actors/errors.hpp"
+#include "actors/gateway/http/http_server.hpp"
+#include "actors/gateway/spawn.hpp"
+#include "workflows/memory_plan.hpp"
+#include "workflows/model_run.hpp"
+#include "workflows/process_limits.hpp"
+
+namespace tidemill::workflows {
+namespace {
+
+using actors::ServedModel;
+
+constexpr auto kPollTime = std::chrono::milliseconds(50);
+// How long the last responses may take to be sent.
+constexpr auto kFlushTime = std::chrono::seconds(5);
+
+// Returns the last part of the path of a model.
+std::string model_name(const std::string& path) {
+  const std::filesystem::path whole(path);
+  const std::filesystem::path last =
+      whole.has_filename() ? whole.filename() : whole.parent_path().filename();
+  return last.extension() == ".gguf" ? last.stem().string() : last.string();
+}
+
+// Returns the memory of the cache if none is set.
+std::int64_t default_kv_bytes(const ServeOptions& options, const engines::ModelConfig& config,
+                              DType kv_dtype) {
+  const std::int64_t per_token = 2 * config.num_layers * config.num_kv_heads * config.head_dim *
+                                 static_cast<std::int64_t>(kv_dtype == DType::kF32 ? 4 : 2);
+  const std::int64_t wanted = options.serve.max_running * config.max_positions * per_token;
+  return std::clamp(wanted, std::int64_t{1} << 20U, allowed_memory(options.device) / 4);
+}
+
+Result<std::shared_ptr<const ServedModel>> describe_model(const ServeOptions& options,
+                                                          const engines::ModelFiles& files,
+                                                          std::int64_t created) {
+  TIDEMILL_ASSIGN_OR_RETURN(engines::Tokenizer tokenizer,
+                            engines::Tokenizer::load(options.model.path));
+  std::optional<engines::chat::ChatRenderer> chat;
+  if (tokenizer.config().chat_templates.contains("default")) {
+    TIDEMILL_ASSIGN_OR_RETURN(chat, engines::chat::ChatRenderer::open(
+                                        options.model.path, tokenizer.config(), std::nullopt));
+  }
+  const engines::GenerationConfig& generation = files.generation;
+  engines::SamplingOptions sampling;
+  if (!generation.do_sample.value_or(true)) {
+    sampling.temperature = 0.0F;
+  }
+  sampling.temperature = static_cast<float>(generation.temperature.value_or(sampling.temperature));
+  sampling.top_k = static_cast<std::int32_t>(generation.top_k.value_or(0));
+  sampling.top_p = static_cast<float>(generation.top_p.value_or(1.0));
+  sampling.min_p = static_cast<float>(generation.min_p.value_or(0.0));
+  sampling.repetition_penalty = static_cast<float>(generation.repetition_penalty.value_or(1.0));
+  return std::make_shared<const ServedModel>(ServedModel{
+      options.serve.name.value_or(model_name(options.model.path)), created, std::move(tokenizer),
+      std::move(chat), files.config.vocab_size, files.config.max_positions, sampling,
+      generation.max_new_tokens,
+      generation.eos_token_ids.empty() ? files.config.eos_token_ids : generation.eos_token_ids});
+}
+
+engines::RuntimeOptions runtime_options(const ServeOptions& options,
+                                        const engines::ModelFiles& files, const Clock& clock,
+                                        engines::Tokenizer tokenizer) {
+  engines::RuntimeOptions runtime;
+  runtime.threads = options.device.threads;
+  runtime.compute = compute_type(options.model, files.config);
+  runtime.kv_dtype = engines::cache_type(runtime.compute);
+  runtime.kv_bytes =
+      options.serve.kv_bytes.value_or(default_kv_bytes(options, files.config, runtime.kv_dtype));
+  runtime.max_running = options.serve.max_running;
+  runtime.adapter_bytes = options.serve.adapter_bytes;
+  runtime.clock = &clock;
+  runtime.token_text = [tokenizer = std::move(tokenizer)](std::int32_t id) {
+    return std::string(tokenizer.token_bytes(id));
+  };
+  return runtime;
+}
+
+// Returns the most memory that the server can take.
+MemoryPlan memory_plan(const ServeOptions& options, const engines::ModelFiles& files,
+                       const engines::RuntimeOptions& runtime) {
+  RunLoad load;
+  load.engine.publishes = false;
+  load.engine.snapshots = 1;
+  load.engine.commits = false;
+  load.engine.sampled_tokens = options.serve.max_running;
+  return make_memory_plan(files, runtime, load);
+}
+
+Result<std::unique_ptr<engines::ModelRuntime>> open_served_runtime(
+    const ServeOptions& options, const engines::ModelFiles& files,
+    const engines::RuntimeOptions& runtime, const ServeEnvironment& run) {
+  const MemoryPlan plan = memory_plan(options, files, runtime);
+  TIDEMILL_RETURN_IF_ERROR(check_memory(plan, options.device));
+  auto opened = engines::open_runtime(files, runtime);
+  if (!opened.ok()) {
+    return with_limits(opened.status().with_context(options.model.path));
+  }
+  run.inform("device: " + std::string(opened.value()->description()));
+  run.inform("memory: at most " + mebibytes_text(plan.total()));
+  return opened;
+}
+
+// Returns the names by which clients may address the server.
+actors::AccessRules access_rules(const ListenOptions& options) {
+  actors::AccessRules rules;
+  rules.hosts = {"localhost", "127.0.0.1", "[::1]", options.host};
+  if (options.host.find(':') != std::string::npos) {
+    rules.hosts.push_back("[" + options.host + "]");
+  }
+  rules.hosts.insert(rules.hosts.end(), options.host_names.begin(), options.host_names.end());
+  return rules;
+}
+
+Status check_host(const ListenOptions& options) {
+  const bool loopback = options.host == "::1" || options.host.starts_with("127.");
+  return loopback ? Status()
+                  : invalid_argument(
+                        "serve.host: must be an address of the loopback interface "
+                        "(127.0.0.1 or ::1), because requests need no key");
+}
+
+// Waits until a stop is requested or `gateway` ends, and then for the last responses.
+// Errors: the reason why the gateway or the device has ended.
+Status wait_for_end(const actors::GatewayActor& gateway, const ServeOptions& options,
+                    const ServeEnvironment& run) {
+  caf::scoped_actor self{run.system};
+  self->monitor(gateway);
+  bool ended = false;
+  Status status;
+  const auto wait = [&](Duration time) {
+    self->receive(
+        [&](const caf::down_msg& down) {
+          ended = true;
+          status = actors::from_caf_error(down.reason);
+        },
+        caf::after(time) >> [] {});
+  };
+  while (!ended && !run.stop_asked()) {
+    wait(kPollTime);
+  }
+  if (ended) {
+    return status;
+  }
+  self->send(gateway, atom::drain_v);
+  const TimePoint deadline = run.clock.now() + std::chrono::seconds(options.serve.drain_seconds);
+  while (!ended && run.clock.now() < deadline) {
+    wait(kPollTime);
+  }
+  if (!ended) {
+    run.log("responses that were not complete after serve.drain_seconds were given up");
+  }
+  return {};
+}
+
+// Ends an actor and waits until it has ended, so that what it borrows can be destroyed.
+template <class Handle>
+void end_actor(caf::actor_system& system, const Handle& actor) {
+  caf::scoped_actor self{system};
+  self->send_exit(actor, caf::exit_reason::kill);
+  self->wait_for(actor);
+}
+
+// Announces the server, and waits until it is asked to stop and has sent its last responses.
+Status serve_until_stopped(const ServeOptions& options, const ServeEnvironment& run,
+                           actors::HttpServer& http, const actors::GatewayActor& gateway,
+                           const std::string& model) {
+  const std::string& host = options.serve.host;
+  const bool is_v6 = host.find(':') != std::string::npos;
+  run.on_ready("http://" + (is_v6 ? "[" + host + "]" : host) + ":" + std::to_string(http.port()),
+               model);
+  TIDEMILL_RETURN_IF_ERROR(wait_for_end(gateway, options, run));
+  if (!http.flush(kFlushTime)) {
+    run.log("some responses could not be sent");
+  }
+  return {};
+}
+
+}  // namespace
+
+Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
+  TIDEMILL_RETURN_IF_ERROR(check_host(options.serve));
+  if (const std::string warning = engines::threads_warning(options.device.threads);
+      !warning.empty()) {
+    run.log(warning);
+  }
+  actors::HttpAddress address{options.serve.host, static_cast<std::uint16_t>(options.serve.port)};
+  TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<actors::HttpServer> http,
+                            actors::open_http_server(address, {}));
+  TIDEMILL_ASSIGN_OR_RETURN(const TrainedModel opened,
+                            open_trained_model(options.model, {}, options.seed));
+  TIDEMILL_ASSIGN_OR_RETURN(const std::shared_ptr<const ServedModel> model,
+                            describe_model(options, opened.files, run.unix_time()));
+  TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<actors::WorkPort> device_port,
+                            start_port("device"));
+  TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<actors::WorkPort> parse_port,
+                            start_port("parse"));
+  TIDEMILL_ASSIGN_OR_RETURN(
+      std::unique_ptr<engines::ModelRuntime> runtime,
+      open_served_runtime(options, opened.files,
+                          runtime_options(options, opened.files, run.clock, model->tokenizer),
+                          run));
+  const std::shared_ptr<engines::ModelRuntime> shared = std::move(runtime);
+  actors::DeviceDeps device;
+  device.runtime = shared;
+  device.rollout = &shared->rollout();
+  device.port = device_port.get();
+  device.adapters = &shared->adapters();
+  device.open_adapter = [config = opened.files.config](const std::string& path) {
+    return engines::open_adapter(path, config);
+  };
+  const actors::DeviceActor device_actor = actors::spawn_device(run.system, std::move(device));
+
+  actors::GatewayDeps deps;
+  deps.http = http.get();
+  deps.device = caf::actor_cast<actors::StreamingActor>(device_actor);
+  deps.model = model;
+  deps.port = parse_port.get();
+  deps.clock = &run.clock;
+  deps.access = access_rules(options.serve);
+  deps.unix_time = run.unix_time;
+  deps.local_time = run.local_time;
+  deps.seed = options.seed;
+  const actors::GatewayActor gateway = actors::spawn_gateway(run.system, std::move(deps));
+
+  actors::HttpEvents events;
+  events.on_request = [gateway](actors::HttpRequest request) {
+    caf::anon_send(gateway, atom::request_v, std::move(request));
+  };
+  events.on_closed = [gateway](actors::ExchangeId exchange) {
+    caf::anon_send(gateway, atom::closed_v, exchange);
+  };
+  Status status = http->start(std::move(events));
+  if (status.ok()) {
+    status = serve_until_stopped(options, run, *http, gateway, model->id);
+  }
+  // Both are linked, and both are awaited.
+  end_actor(run.system, gateway);
+  end_actor(run.system, device_actor);
+  return status;
+}
+
+}  // namespace tidemill::workflows

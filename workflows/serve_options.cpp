@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workflows/serve_options.hpp"
+
+namespace tidemill::workflows {
+
+void describe(Schema<ListenOptions>& s) {
+  s.field("host", &ListenOptions::host,
+          "Address to listen at. Only addresses of this machine's loopback interface are allowed, "
+          "because requests need no key.");
+  s.field("port", &ListenOptions::port, "TCP port to listen at; 0: any free one.").range(0, 65535);
+  s.field("name", &ListenOptions::name,
+          "Name of the model in requests. Without it, the last part of model.path.")
+      .also_called({"served_model_name"});
+  s.field("host_names", &ListenOptions::host_names,
+          "Further names by which clients may address the server, in the header Host. Other names "
+          "are refused, because a web page could use them to reach the server (DNS rebinding).")
+      .one_or_many()
+      .also_called({"allowed_hosts"});
+  s.field("max_running", &ListenOptions::max_running,
+          "Maximum number of responses that are generated at the same time; others wait.")
+      .range(1, 4096)
+      .also_called({"max_num_seqs", "max_running_requests"});
+  s.field("kv_bytes", &ListenOptions::kv_bytes,
+          "Memory for cached keys and values. Without it, enough for serve.max_running responses "
+          "that fill the model's context, but at most a quarter of the memory that the process may "
+          "use.")
+      .at_least(1)
+      .unit("bytes");
+  s.field("adapter_bytes", &ListenOptions::adapter_bytes,
+          "Memory for adapters that are loaded by name; 0: none can be loaded.")
+      .at_least(0)
+      .unit("bytes");
+  s.field("drain_seconds", &ListenOptions::drain_seconds,
+          "How long a server that is asked to stop goes on with the responses that it has begun.")
+      .range(0, 86400)
+      .unit("seconds");
+}
+
+void describe(Schema<ServeOptions>& s) {
+  s.field("model", &ServeOptions::model, "The model to serve.");
+  s.field("serve", &ServeOptions::serve, "Where the server listens, and what it serves.");
+  s.field("seed", &ServeOptions::seed, "Seed of responses to requests without a seed.").at_least(0);
+  s.field("device", &ServeOptions::device, "Threads and memory that the server may use.");
+}
+
+}  // namespace tidemill::workflows

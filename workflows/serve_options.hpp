@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The options of a server. The help texts in serve_options.cpp explain the keys.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/schema/schema.hpp"
+#include "workflows/data_options.hpp"
+#include "workflows/run_options.hpp"
+
+namespace tidemill::workflows {
+
+/// Where a server listens, and what it serves.
+struct ListenOptions {
+  std::string host = "127.0.0.1";
+  std::int32_t port = 8000;
+  std::optional<std::string> name;      // absent: the last part of model.path
+  std::vector<std::string> host_names;  // in addition to `host` and localhost
+  std::int64_t max_running = 64;
+  std::optional<std::int64_t> kv_bytes;  // absent: for `max_running` responses, within limits
+  std::int64_t adapter_bytes = std::int64_t{256} << 20U;
+  std::int64_t drain_seconds = 30;
+};
+
+/// All options of a server.
+struct ServeOptions {
+  ModelOptions model;
+  ListenOptions serve;
+  std::uint64_t seed = 0;
+  DeviceOptions device;
+};
+
+void describe(Schema<ListenOptions>& s);
+void describe(Schema<ServeOptions>& s);
+
+}  // namespace tidemill::workflows
