@@ -11,4 +11,7 @@ namespace tidemill::bench {
 /// Makes the command `engine`, which measures the engine on this machine.
 [[nodiscard]] std::unique_ptr<launcher::Command> make_engine_command();
 
+/// Makes the command `serve`, which measures a running server.
+[[nodiscard]] std::unique_ptr<launcher::Command> make_serve_command();
+
 }  // namespace tidemill::bench

@@ -4,9 +4,10 @@
 namespace tidemill::workflows {
 
 void describe(Schema<ListenOptions>& s) {
-  s.field("host", &ListenOptions::host,
-          "Address to listen at. Only addresses of this machine's loopback interface are allowed, "
-          "because requests need no key.");
+  s.field(
+      "host", &ListenOptions::host,
+      "Address to listen at. Without serve.keys_file, only addresses of this machine's loopback "
+      "interface are allowed.");
   s.field("port", &ListenOptions::port, "TCP port to listen at; 0: any free one.").range(0, 65535);
   s.field("name", &ListenOptions::name,
           "Name of the model in requests. Without it, the last part of model.path.")
@@ -16,6 +17,10 @@ void describe(Schema<ListenOptions>& s) {
           "are refused, because a web page could use them to reach the server (DNS rebinding).")
       .one_or_many()
       .also_called({"allowed_hosts"});
+  s.field("keys_file", &ListenOptions::keys_file,
+          "File of the keys that requests need, which `tidemill keys` makes. Without it, requests "
+          "need none.")
+      .also_called({"api_key"});
   s.field("max_running", &ListenOptions::max_running,
           "Maximum number of responses that are generated at the same time; others wait.")
       .range(1, 4096)

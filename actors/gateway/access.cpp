@@ -26,7 +26,7 @@ std::string_view without_port(std::string_view host) {
 
 }  // namespace
 
-std::optional<openai::ApiError> check_access(const HttpRequest& request, const AccessRules& rules) {
+std::optional<openai::ApiError> check_origin(const HttpRequest& request, const AccessRules& rules) {
   const std::string host = lower_case(request.header("host").value_or(""));
   const std::string name(without_port(host));
   if (!rules.hosts.empty() &&
@@ -39,6 +39,29 @@ std::optional<openai::ApiError> check_access(const HttpRequest& request, const A
       lower_case(*origin) != "https://" + host) {
     return openai::ApiError{403,
                             "the server does not accept requests from pages of " + quote(*origin)};
+  }
+  return std::nullopt;
+}
+
+std::optional<openai::ApiError> check_key(const HttpRequest& request, const AccessRules& rules,
+                                          KeyScope scope) {
+  if (rules.keys == nullptr) {
+    return std::nullopt;
+  }
+  constexpr std::string_view kBearer = "bearer ";
+  std::string_view given = request.header("authorization").value_or("");
+  if (lower_case(given.substr(0, kBearer.size())) == kBearer) {
+    given.remove_prefix(kBearer.size());
+  } else {
+    given = request.header("x-api-key").value_or("");
+  }
+  const ApiKey* key = rules.keys->find(given);
+  if (key == nullptr) {
+    return openai::ApiError{401, "the request needs a valid API key", "", "invalid_api_key"};
+  }
+  if (!key->permits(scope)) {
+    return openai::ApiError{403, "the key " + quote(key->name) + " does not have the scope " +
+                                     std::string(scope_name(scope))};
   }
   return std::nullopt;
 }

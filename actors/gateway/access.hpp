@@ -2,10 +2,12 @@
 // Which requests a gateway accepts: from which pages of browsers, and with which keys.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "actors/gateway/api_keys.hpp"
 #include "actors/gateway/http/http_message.hpp"
 #include "actors/gateway/openai/api_error.hpp"
 
@@ -17,12 +19,19 @@ struct AccessRules {
   /// without a port. A browser that is made to resolve another name to this host (DNS rebinding)
   /// sends that name, and is refused. Empty: all.
   std::vector<std::string> hosts;
+  /// The keys that requests need. Null: none are needed.
+  std::shared_ptr<const ApiKeys> keys;
 };
 
 /// Checks the Host and Origin headers of a request. A page of another origin may not send requests,
 /// since a browser sends them without asking the user.
 /// Errors: 421 for a host that is not in the rules, 403 for another origin.
-[[nodiscard]] std::optional<openai::ApiError> check_access(const HttpRequest& request,
+[[nodiscard]] std::optional<openai::ApiError> check_origin(const HttpRequest& request,
                                                            const AccessRules& rules);
+
+/// Checks that a request has a key that permits `scope`, in the header `Authorization: Bearer KEY`,
+/// or in `X-API-Key`. Errors: 401 without a valid key, 403 if it does not permit the scope.
+[[nodiscard]] std::optional<openai::ApiError> check_key(const HttpRequest& request,
+                                                        const AccessRules& rules, KeyScope scope);
 
 }  // namespace tidemill::actors

@@ -317,14 +317,15 @@ Parsed parse_unload(const std::string& body, const ServedModel& /*model*/,
 struct PostRoute {
   std::string_view path;
   Parse parse;
+  KeyScope scope = KeyScope::kInfer;
 };
 constexpr std::array kPostRoutes = std::to_array<PostRoute>({
     {"/v1/completions", parse_completion},
     {"/v1/chat/completions", parse_chat},
     {"/tokenize", parse_tokenize},
     {"/detokenize", parse_detokenize},
-    {"/v1/load_lora_adapter", parse_load},
-    {"/v1/unload_lora_adapter", parse_unload},
+    {"/v1/load_lora_adapter", parse_load, KeyScope::kAdmin},
+    {"/v1/unload_lora_adapter", parse_unload, KeyScope::kAdmin},
 });
 
 constexpr std::string_view kModelPrefix = "/v1/models/";
@@ -422,7 +423,7 @@ void on_request(Self self, HttpRequest& request) {
   auto& state = self->state;
   const ExchangeId id = request.exchange;
   state.exchanges[id].arrival = state.deps.clock->now();
-  if (const auto refused = check_access(request, state.deps.access)) {
+  if (const auto refused = check_origin(request, state.deps.access)) {
     fail(self, id, *refused);
     return;
   }
@@ -434,7 +435,12 @@ void on_request(Self self, HttpRequest& request) {
   const auto route = std::find_if(kPostRoutes.begin(), kPostRoutes.end(),
                                   [&](const PostRoute& one) { return one.path == path; });
   const bool is_get = is_get_path(path);
-  if (route == kPostRoutes.end() && !is_get) {
+  const KeyScope scope = route == kPostRoutes.end() ? KeyScope::kInfer : route->scope;
+  const auto refused =
+      path == "/health" ? std::nullopt : check_key(request, state.deps.access, scope);
+  if (refused.has_value()) {
+    fail(self, id, *refused);
+  } else if (route == kPostRoutes.end() && !is_get) {
     fail(self, id, {404, "there is nothing at " + quote(path)});
   } else if (request.method != (is_get ? "GET" : "POST")) {
     HttpResponse response =

@@ -14,6 +14,7 @@ std::vector<std::unique_ptr<Command>> all_commands() {
   commands.push_back(make_schema_command());
   commands.push_back(make_serve_command());
   commands.push_back(make_chat_command());
+  commands.push_back(make_keys_command());
   commands.push_back(make_generate_command());
   commands.push_back(make_score_command());
   commands.push_back(make_tokenize_command());

@@ -11,6 +11,7 @@ namespace tidemill::launcher {
 
 /// Each function makes the command that it is named after.
 [[nodiscard]] std::unique_ptr<Command> make_run_command();
+[[nodiscard]] std::unique_ptr<Command> make_keys_command();
 [[nodiscard]] std::unique_ptr<Command> make_resume_command();
 [[nodiscard]] std::unique_ptr<Command> make_chat_command();
 [[nodiscard]] std::unique_ptr<Command> make_check_command();

@@ -10,6 +10,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
@@ -173,6 +174,25 @@ class ServerLifeTest(unittest.TestCase):
         with Server(PROGRAM, MODEL) as server:
             with self.assertRaisesRegex(RuntimeError, f"127.0.0.1:{server.port}"):
                 Server(PROGRAM, MODEL, f"serve.port={server.port}")
+
+    def test_keys_are_checked(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            keys = pathlib.Path(folder, "keys.json")
+            made, = program("keys", "add", str(keys), "--name", "alice", "--scope", "infer")
+            self.assertEqual(program("keys", "list", str(keys)),
+                             [{"name": "alice", "scopes": "infer"}])
+            self.assertNotIn(made["key"], keys.read_text())
+            self.assertEqual(keys.stat().st_mode & 0o777, 0o600)
+            with Server(PROGRAM, MODEL, f"serve.keys_file={keys}", "serve.host=0.0.0.0") as server:
+                self.assertEqual(server.request("GET", "/v1/models")[0], 401)
+                good = {"Authorization": "Bearer " + made["key"]}
+                self.assertEqual(server.request("GET", "/v1/models", None, good)[0], 200)
+                self.assertEqual(server.request("GET", "/v1/models", None,
+                                                {**good, "Host": "other.example"})[0], 200)
+                self.assertEqual(server.request("POST", "/v1/unload_lora_adapter",
+                                                {"lora_name": "a"}, good)[0], 403)
+            program("keys", "remove", str(keys), "--name", "alice")
+            self.assertEqual(program("keys", "list", str(keys)), [])
 
     def test_other_addresses_need_a_key(self) -> None:
         with self.assertRaisesRegex(RuntimeError, "serve.host: must be"):

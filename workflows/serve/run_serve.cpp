@@ -13,6 +13,7 @@
 #include "actors/errors.hpp"
 #include "actors/gateway/http/http_server.hpp"
 #include "actors/gateway/spawn.hpp"
+#include "base/files/file.hpp"
 #include "workflows/memory_plan.hpp"
 #include "workflows/model_run.hpp"
 #include "workflows/process_limits.hpp"
@@ -22,6 +23,7 @@ namespace {
 
 using actors::ServedModel;
 
+constexpr std::size_t kMaxKeysBytes = std::size_t{1} << 20U;
 constexpr auto kPollTime = std::chrono::milliseconds(50);
 // How long the last responses may take to be sent.
 constexpr auto kFlushTime = std::chrono::seconds(5);
@@ -113,23 +115,42 @@ Result<std::unique_ptr<engines::ModelRuntime>> open_served_runtime(
   return opened;
 }
 
-// Returns the names by which clients may address the server.
-actors::AccessRules access_rules(const ListenOptions& options) {
+bool is_loopback(const std::string& host) {
+  return host == "::1" || host.starts_with("127.");
+}
+
+Status check_host(const ListenOptions& options) {
+  return is_loopback(options.host) || options.keys_file.has_value()
+             ? Status()
+             : invalid_argument(
+                   "serve.host: must be an address of the loopback interface (127.0.0.1 or ::1), "
+                   "because requests need no key without serve.keys_file");
+}
+
+Result<actors::ApiKeys> read_keys(const std::string& path) {
+  auto text = tidemill::read_text_file(path, kMaxKeysBytes);
+  if (!text.ok()) {
+    return text.status().with_context("serve.keys_file");
+  }
+  return actors::ApiKeys::parse(text.value(), path);
+}
+
+// Returns which requests the server accepts.
+Result<actors::AccessRules> access_rules(const ListenOptions& options) {
   actors::AccessRules rules;
+  if (options.keys_file.has_value()) {
+    TIDEMILL_ASSIGN_OR_RETURN(const actors::ApiKeys keys, read_keys(*options.keys_file));
+    rules.keys = std::make_shared<const actors::ApiKeys>(keys);
+    if (!is_loopback(options.host)) {
+      return rules;  // of any name: a page that reaches the server has no key
+    }
+  }
   rules.hosts = {"localhost", "127.0.0.1", "[::1]", options.host};
   if (options.host.find(':') != std::string::npos) {
     rules.hosts.push_back("[" + options.host + "]");
   }
   rules.hosts.insert(rules.hosts.end(), options.host_names.begin(), options.host_names.end());
   return rules;
-}
-
-Status check_host(const ListenOptions& options) {
-  const bool loopback = options.host == "::1" || options.host.starts_with("127.");
-  return loopback ? Status()
-                  : invalid_argument(
-                        "serve.host: must be an address of the loopback interface "
-                        "(127.0.0.1 or ::1), because requests need no key");
 }
 
 // Waits until a stop is requested or `gateway` ends, and then for the last responses.
@@ -196,7 +217,9 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
       !warning.empty()) {
     run.log(warning);
   }
-  actors::HttpAddress address{options.serve.host, static_cast<std::uint16_t>(options.serve.port)};
+  TIDEMILL_ASSIGN_OR_RETURN(actors::AccessRules access, access_rules(options.serve));
+  const actors::HttpAddress address{options.serve.host,
+                                    static_cast<std::uint16_t>(options.serve.port)};
   TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<actors::HttpServer> http,
                             actors::open_http_server(address, {}));
   TIDEMILL_ASSIGN_OR_RETURN(const TrainedModel opened,
@@ -229,7 +252,7 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
   deps.model = model;
   deps.port = parse_port.get();
   deps.clock = &run.clock;
-  deps.access = access_rules(options.serve);
+  deps.access = std::move(access);
   deps.unix_time = run.unix_time;
   deps.local_time = run.local_time;
   deps.seed = options.seed;

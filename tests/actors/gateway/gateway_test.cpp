@@ -66,7 +66,8 @@ public:
 
 class GatewayTest : public ActorTest {
 protected:
-  void SetUp() override {
+  void SetUp() override { start(nullptr); }
+  void start(std::shared_ptr<const actors::ApiKeys> keys) {
     fake_->load = {3, 1, 0.25, 2, 0, 0, 0, 0};
     device_ = keep(spawn_fake_device(system(), fake_));
     GatewayDeps deps;
@@ -76,6 +77,7 @@ protected:
     deps.port = &port();
     deps.clock = &clock_;
     deps.access.hosts = {"localhost"};
+    deps.access.keys = std::move(keys);
     deps.limits.max_choices = 8;
     deps.unix_time = [] { return 17; };
     deps.local_time = [] { return std::string("2026-01-02T03:04:05"); };
@@ -318,6 +320,36 @@ TEST_F(GatewayTest, RefusesForeignHostsAndPages) {
   text.headers.push_back({"content-type", "text/plain"});
   text.body = R"({"model": "base", "prompt": "x"})";
   EXPECT_EQ(sent(send(text)).response.status, 415U);
+}
+
+TEST_F(GatewayTest, RequiresKeysThatPermitTheRequest) {
+  auto keys = std::make_shared<actors::ApiKeys>();
+  ASSERT_TRUE(
+      keys->add({"user", {actors::KeyScope::kInfer}, actors::hash_api_key("tm-user")}).ok());
+  ASSERT_TRUE(
+      keys->add({"boss", {actors::KeyScope::kAdmin}, actors::hash_api_key("tm-boss")}).ok());
+  start(keys);
+  const auto status = [&](const std::string& path, const std::string& name,
+                          const std::string& value) {
+    const bool is_get = path == "/health" || path == "/nothing";
+    HttpRequest made = request(is_get ? "GET" : "POST", path, is_get ? "" : "{}");
+    if (!name.empty()) {
+      made.headers.push_back({name, value});
+    }
+    return sent(send(made)).response.status;
+  };
+  EXPECT_EQ(status("/health", "", ""), 200U);
+  EXPECT_EQ(status("/nothing", "", ""), 401U);  // does not tell what there is
+  EXPECT_EQ(status("/v1/completions", "", ""), 401U);
+  EXPECT_EQ(status("/v1/completions", "authorization", "Bearer tm-other"), 401U);
+  EXPECT_EQ(status("/v1/completions", "authorization", "Bearer "), 401U);
+  EXPECT_EQ(status("/v1/completions", "authorization", "Basic tm-user"), 401U);
+  EXPECT_EQ(status("/v1/completions", "authorization", "Bearer tm-boss"), 403U);
+  EXPECT_EQ(status("/v1/completions", "authorization", "Bearer tm-user"), 400U);  // the body
+  EXPECT_EQ(status("/v1/completions", "authorization", "bearer tm-user"), 400U);
+  EXPECT_EQ(status("/v1/completions", "x-api-key", "tm-user"), 400U);
+  EXPECT_EQ(status("/v1/load_lora_adapter", "authorization", "Bearer tm-user"), 403U);
+  EXPECT_EQ(status("/v1/load_lora_adapter", "authorization", "Bearer tm-boss"), 400U);
 }
 
 TEST_F(GatewayTest, NamesUnknownPathsAndMethods) {

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// The keys of a server's clients. Only their hashes are stored.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.hpp"
+
+namespace tidemill::actors {
+
+/// What a key permits.
+enum class KeyScope : std::uint8_t {
+  kInfer,  // generate, and read what the server serves
+  kTune,   // finetune
+  kAdmin,  // load and unload adapters
+};
+
+/// Returns "infer", "tune" or "admin".
+[[nodiscard]] std::string_view scope_name(KeyScope scope) noexcept;
+/// Returns the scope of this name. Errors: `kInvalidArgument` listing the names.
+[[nodiscard]] Result<KeyScope> parse_scope(std::string_view name);
+
+/// A client's key, without the key itself.
+struct ApiKey {
+  std::string name;
+  std::vector<KeyScope> scopes;  // ascending
+  std::string hash;              // BLAKE2b-256 of the key, in hexadecimal digits
+
+  [[nodiscard]] bool permits(KeyScope scope) const noexcept;
+};
+
+/// Returns a new key: "tm-" and 256 random bits. Nothing can be derived from its hash, because it
+/// is random.
+[[nodiscard]] std::string make_api_key();
+/// Returns the hash of a key, as `ApiKey` has it.
+[[nodiscard]] std::string hash_api_key(std::string_view key);
+
+/// The keys that a server accepts.
+///
+/// Threads: safe to read concurrently.
+class ApiKeys {
+public:
+  /// The maximum number of keys. Each request is compared with all of them.
+  static constexpr std::size_t kMaxKeys = 1000;
+
+  ApiKeys() = default;
+  /// Parses the text of a file of keys, `{"keys": [{"name", "scopes", "blake2b"}, ...]}`.
+  /// Errors: `kInvalidArgument` or `kCorruptData`, beginning with `location`.
+  [[nodiscard]] static Result<ApiKeys> parse(std::string_view text, const std::string& location);
+  /// Returns the text of a file that `parse` reads.
+  [[nodiscard]] std::string to_text() const;
+
+  /// Adds a key. Errors: `kInvalidArgument` (a name that exists or is not a valid name, no scope,
+  /// more than `kMaxKeys`).
+  [[nodiscard]] Status add(ApiKey key);
+  /// Removes the key of this name. Errors: `kNotFound`.
+  [[nodiscard]] Status remove(std::string_view name);
+  /// Returns the entry of `key`, or null. Takes the same time whether there is one or not, and
+  /// whichever it is.
+  [[nodiscard]] const ApiKey* find(std::string_view key) const;
+  [[nodiscard]] const std::vector<ApiKey>& all() const noexcept { return keys_; }
+
+private:
+  std::vector<ApiKey> keys_;
+};
+
+}  // namespace tidemill::actors

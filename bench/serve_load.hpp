@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Puts load on a server of OpenAI's completions API and measures when its tokens arrive.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.hpp"
+
+namespace tidemill::bench {
+
+/// The load: each stream sends one request after another.
+struct LoadOptions {
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 8000;
+  std::string model;
+  int streams = 1;
+  int requests = 4;  // of each stream
+  std::int64_t prompt_tokens = 64;
+  std::int64_t new_tokens = 64;
+  /// Prompts consist of random token ids from 10 up to this. No two prompts are equal.
+  std::int64_t vocabulary = 1000;
+  std::uint64_t seed = 1;
+};
+
+/// When the tokens of a response arrived, counted from the moment its request was sent.
+struct ResponseTimes {
+  double first_token_s = 0.0;
+  double last_token_s = 0.0;
+};
+
+/// The responses of all streams.
+struct LoadTimes {
+  std::vector<ResponseTimes> responses;
+  double seconds = 0.0;  // until the last response had ended
+  std::int64_t new_tokens = 0;
+};
+
+/// Applies the load and returns once all responses have ended. Starts a thread for each stream.
+/// Errors: `kUnavailable` naming the address, if the server refuses a request, does not respond
+/// within a minute, or returns another number of tokens than it was asked for.
+[[nodiscard]] Result<LoadTimes> run_load(const LoadOptions& options);
+
+/// Measures how long `count` requests for `path` take, one after another on one connection.
+/// Returns the times in ascending order. Units: seconds. Errors: as `run_load`.
+[[nodiscard]] Result<std::vector<double>> time_requests(const LoadOptions& options,
+                                                        const std::string& path, int count);
+
+/// Returns the value below which a share `quantile` of `values` lies, or 0 if there are none.
+/// Requires ascending values and a quantile in [0, 1].
+[[nodiscard]] double quantile_of(const std::vector<double>& values, double quantile);
+
+}  // namespace tidemill::bench
