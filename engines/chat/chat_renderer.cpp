@@ -40,7 +40,7 @@ Result<ChatRenderer> ChatRenderer::open(const std::string& model, TokenizerConfi
   if (!parsed.ok()) {
     return parsed.status().with_context(location);
   }
-  return ChatRenderer(std::move(config), std::move(parsed).value());
+  return ChatRenderer(std::move(config), std::move(parsed).value(), std::move(text));
 }
 
 ChatRequest ChatRenderer::completed(ChatRequest request) const {
@@ -65,6 +65,10 @@ ChatRequest ChatRenderer::completed(ChatRequest request) const {
 Result<std::string> ChatRenderer::render(ChatRequest request) const {
   TIDEMILL_ASSIGN_OR_RETURN(Rendering rendering, template_.render(completed(std::move(request))));
   return std::move(rendering.text);
+}
+
+bool ChatRenderer::mentions(const std::string& name) const {
+  return text_.find(name) != std::string::npos;
 }
 
 bool ChatRenderer::renders_parts() const {

@@ -26,18 +26,21 @@ public:
   /// Errors: those of `ChatTemplate::render`.
   [[nodiscard]] Result<std::string> render(ChatRequest request) const;
 
+  /// Returns whether the text of the template contains the variable `name`.
+  [[nodiscard]] bool mentions(const std::string& name) const;
   /// Returns whether the template renders contents that are lists of text parts by itself.
   [[nodiscard]] bool renders_parts() const;
 
 private:
-  ChatRenderer(TokenizerConfig config, ChatTemplate chat)
-      : config_(std::move(config)), template_(std::move(chat)) {}
+  ChatRenderer(TokenizerConfig config, ChatTemplate chat, std::string text)
+      : config_(std::move(config)), template_(std::move(chat)), text_(std::move(text)) {}
 
   // Adds the special tokens and the time.
   [[nodiscard]] ChatRequest completed(ChatRequest request) const;
 
   TokenizerConfig config_;
   ChatTemplate template_;
+  std::string text_;  // of the template
 };
 
 }  // namespace tidemill::engines::chat

@@ -27,7 +27,7 @@ constexpr std::size_t kMaxMessageBytes = 600;
 constexpr std::int32_t kDefaultMaxTokens = 16;  // of completions, as OpenAI's API
 
 constexpr std::string_view kIdentity = "it identifies the caller, who is known by the API key";
-constexpr std::string_view kNoTools = "calls of tools are not supported yet";
+constexpr std::string_view kOldTools = "use tools and tool_choice";
 
 constexpr std::array kCompletionFields = std::to_array<FieldRule>({
     {"model"},
@@ -86,11 +86,11 @@ constexpr std::array kChatFields = std::to_array<FieldRule>({
     {"safety_identifier", FieldUse::kNoEffect, kIdentity},
     {"metadata", FieldUse::kNoEffect, "responses are not stored"},
     {"store", FieldUse::kRefused, "responses are not stored"},
-    {"tools", FieldUse::kRefused, kNoTools},
-    {"tool_choice", FieldUse::kRefused, kNoTools},
-    {"parallel_tool_calls", FieldUse::kRefused, kNoTools},
-    {"functions", FieldUse::kRefused, kNoTools},
-    {"function_call", FieldUse::kRefused, kNoTools},
+    {"tools"},
+    {"tool_choice"},
+    {"parallel_tool_calls"},
+    {"functions", FieldUse::kRefused, kOldTools},
+    {"function_call", FieldUse::kRefused, kOldTools},
     {"audio", FieldUse::kRefused, "the model generates text"},
     {"modalities", FieldUse::kRefused, "the model generates text"},
     {"prediction", FieldUse::kRefused, "predicted outputs are not supported"},
@@ -404,16 +404,100 @@ private:
     }
   }
 
+  // Returns the tools for the template, or null if the response must not call any.
+  const Json* read_tools() {
+    const Json* tools = fields_.find("tools");
+    const Json* choice = fields_.find("tool_choice");
+    call_.one_tool_call = !fields_.boolean("parallel_tool_calls").value_or(true);
+    const std::string* name = choice == nullptr ? nullptr : choice->if_string();
+    if (choice != nullptr && (name == nullptr || (*name != "auto" && *name != "none"))) {
+      fields_.refuse("tool_choice",
+                     "must be \"auto\" or \"none\"; forced calls are not supported yet");
+      return nullptr;
+    }
+    const Json::Array* list = tools == nullptr ? nullptr : tools->if_array();
+    if (tools != nullptr && list == nullptr) {
+      fields_.refuse("tools", "must be a list");
+    }
+    if (list == nullptr || list->empty() || (name != nullptr && *name == "none")) {
+      return nullptr;
+    }
+    for (std::size_t i = 0; i < list->size(); ++i) {
+      const Json* type = (*list)[i].find("type");
+      const Json* function = (*list)[i].find("function");
+      const Json* called = function == nullptr ? nullptr : function->find("name");
+      if (type == nullptr || type->if_string() == nullptr || *type->if_string() != "function" ||
+          called == nullptr || called->if_string() == nullptr) {
+        fields_.refuse("tools[" + std::to_string(i) + "]",
+                       "must have the type \"function\" and a function with a name");
+        return nullptr;
+      }
+    }
+    if (!model_.chat->mentions("tools")) {
+      fields_.refuse("tools", "the model's chat template does not know tools");
+      return nullptr;
+    }
+    call_.reads_tool_calls = true;
+    return tools;
+  }
+
+  // Returns a message whose calls of tools have objects as arguments, as chat templates expect
+  // them, and not the text of objects, as OpenAI's API has them.
+  static Json with_parsed_calls(const Json& message) {
+    const Json* calls = message.find("tool_calls");
+    if (calls == nullptr || calls->if_array() == nullptr) {
+      return message;
+    }
+    Json::Array parsed;
+    for (const Json& call : *calls->if_array()) {
+      parsed.push_back(with_member(call, "function", [](const Json& function) {
+        return with_member(function, "arguments", [](const Json& arguments) {
+          const std::string* text = arguments.if_string();
+          const auto json = text == nullptr ? Result<Json>(arguments)
+                                            : parse_json(*text, {.max_depth = kMaxDepth});
+          return json.ok() && json.value().if_object() != nullptr ? json.value() : arguments;
+        });
+      }));
+    }
+    return with_member(message, "tool_calls", [&](const Json&) { return Json(parsed); });
+  }
+
+  // Returns `object` with the member `name` replaced by what `change` makes of it.
+  template <class Change>
+  static Json with_member(const Json& object, std::string_view name, Change change) {
+    if (object.if_object() == nullptr) {
+      return object;
+    }
+    Json::Object changed = *object.if_object();
+    for (Json::Member& member : changed) {
+      if (member.name == name) {
+        member.value = change(member.value);
+      }
+    }
+    return changed;
+  }
+
   void encode_messages(const Json& messages, Ending ending) {
-    Json::Object object{{"messages", messages}};
+    const Json* tools = read_tools();
+    if (!fields_.status().ok()) {
+      return;
+    }
+    Json::Array list;
+    for (const Json& message : *messages.if_array()) {
+      list.push_back(with_parsed_calls(message));
+    }
+    Json::Object object{{"messages", std::move(list)}};
+    if (tools != nullptr) {
+      object.push_back({"tools", *tools});
+    }
     if (const Json* variables = fields_.find("chat_template_kwargs")) {
       if (variables->if_object() == nullptr) {
         fields_.refuse("chat_template_kwargs", "must be an object");
         return;
       }
       for (const Json::Member& member : *variables->if_object()) {
-        if (member.name == "messages") {
-          fields_.refuse("chat_template_kwargs", "must not have messages");
+        if (member.name == "messages" || member.name == "tools") {
+          fields_.refuse("chat_template_kwargs", "must not have " + member.name);
           return;
         }
         object.push_back(member);

@@ -61,6 +61,8 @@ struct GenerationCall {
   bool include_usage = false;  // in a stream
   bool echo = false;
   bool logprobs = false;
+  bool reads_tool_calls = false;  // the response may call tools
+  bool one_tool_call = false;     // and only the first call counts
 
   [[nodiscard]] std::size_t num_choices() const noexcept {
     return prompts.size() * static_cast<std::size_t>(num_per_prompt);

@@ -89,13 +89,21 @@ std::string GenerationReply::begin() {
 
 std::string GenerationReply::event(std::size_t index, const std::string& text, bool is_last) {
   Choice& choice = choices_[index];
-  if (!call_.stream || (text.empty() && !is_last)) {
+  const bool has_calls = choice.num_sent_calls < choice.calls.size();
+  if (!call_.stream || (text.empty() && !has_calls && !is_last)) {
     return {};
   }
   Json::Object one{{"index", integer(index)}};
   if (is_chat()) {
-    one.push_back(
-        {"delta", text.empty() ? Json(Json::Object{}) : Json(Json::Object{{"content", text}})});
+    Json::Object delta;
+    if (!text.empty()) {
+      delta.push_back({"content", text});
+    }
+    if (has_calls) {
+      delta.push_back({"tool_calls", calls_json(index, choice.num_sent_calls, true)});
+      choice.num_sent_calls = choice.calls.size();
+    }
+    one.push_back({"delta", std::move(delta)});
   } else {
     one.push_back({"text", text});
   }
@@ -128,7 +136,13 @@ Json GenerationReply::whole_choice(std::size_t index) const {
   const Choice& choice = choices_[index];
   Json::Object one{{"index", integer(index)}};
   if (is_chat()) {
-    one.push_back({"message", Json::Object{{"role", "assistant"}, {"content", choice.all_text}}});
+    Json::Object message{{"role", "assistant"}};
+    const bool no_text = choice.all_text.empty() && !choice.calls.empty();
+    message.push_back({"content", no_text ? Json() : Json(choice.all_text)});
+    if (!choice.calls.empty()) {
+      message.push_back({"tool_calls", calls_json(index, 0, false)});
+    }
+    one.push_back({"message", std::move(message)});
     one.push_back({"logprobs", call_.logprobs ? chat_logprobs(choice.scored) : Json()});
   } else {
     one.push_back({"text", choice.all_text});
@@ -136,6 +150,24 @@ Json GenerationReply::whole_choice(std::size_t index) const {
   }
   one.push_back({"finish_reason", null_or(choice.finish_reason)});
   return one;
+}
+
+// Returns the calls from `first` on. In an event, each has its index.
+Json GenerationReply::calls_json(std::size_t index, std::size_t first, bool is_event) const {
+  const Choice& choice = choices_[index];
+  Json::Array all;
+  for (std::size_t i = first; i < choice.calls.size(); ++i) {
+    Json::Object one;
+    if (is_event) {
+      one.push_back({"index", integer(i)});
+    }
+    one.push_back({"id", "call-" + id_ + "-" + std::to_string(index) + "-" + std::to_string(i)});
+    one.push_back({"type", "function"});
+    one.push_back({"function", Json::Object{{"name", choice.calls[i].name},
+                                            {"arguments", choice.calls[i].arguments}}});
+    all.emplace_back(std::move(one));
+  }
+  return all;
 }
 
 Json GenerationReply::body() const {
@@ -185,6 +217,24 @@ std::string GenerationReply::take(Choice& choice, std::int32_t token, float logp
   return choice.text->push(token);
 }
 
+// Returns `text`, the next of a response, without the calls of tools, which it adds to the choice.
+std::string GenerationReply::without_calls(Choice& choice, std::string text, bool is_end) const {
+  if (!call_.reads_tool_calls) {
+    return text;
+  }
+  ToolPiece piece = choice.tool_reader.push(text);
+  if (is_end) {
+    ToolPiece last = choice.tool_reader.finish();
+    piece.text += last.text;
+    piece.calls.insert(piece.calls.end(), last.calls.begin(), last.calls.end());
+  }
+  choice.calls.insert(choice.calls.end(), piece.calls.begin(), piece.calls.end());
+  if (call_.one_tool_call && choice.calls.size() > 1) {
+    choice.calls.resize(1);
+  }
+  return std::move(piece.text);
+}
+
 std::string GenerationReply::on_tokens(std::size_t index, const TokenEvent& tokens) {
   Choice& choice = choices_[index];
   if (needs_prompt_scores() || choice.finish_reason != nullptr) {
@@ -198,6 +248,7 @@ std::string GenerationReply::on_tokens(std::size_t index, const TokenEvent& toke
                    std::span(tokens.top_logprobs).subspan(i * width, width));
     }
   }
+  text = without_calls(choice, std::move(text), false);
   choice.all_text += text;
   return event(index, text, false);
 }
@@ -226,15 +277,18 @@ std::string GenerationReply::on_result(std::size_t index, const engines::Rollout
     score_prompt(index, result);
     text = choice.all_text;
   }
-  const std::size_t before = choice.all_text.size();
+  std::string rest;
   const auto width = static_cast<std::size_t>(call_.settings.top_logprobs);
   for (std::size_t i = choice.num_tokens; i < result.response_ids.size(); ++i) {
-    choice.all_text += take(choice, result.response_ids[i], result.behavior_logprobs[i],
-                            std::span(result.top_logprobs).subspan(i * width, width));
+    rest += take(choice, result.response_ids[i], result.behavior_logprobs[i],
+                 std::span(result.top_logprobs).subspan(i * width, width));
   }
-  choice.all_text += choice.text->finish();
-  text += choice.all_text.substr(before);
-  choice.finish_reason = finish_name(result.finish_reason);
+  rest += choice.text->finish();
+  rest = without_calls(choice, std::move(rest), true);
+  choice.all_text += rest;
+  text += rest;
+  const bool calls = !choice.calls.empty() && result.finish_reason == engines::FinishReason::kStop;
+  choice.finish_reason = calls ? "tool_calls" : finish_name(result.finish_reason);
   choice.cached_tokens = result.cached_tokens;
   if (!result.versions.empty()) {
     choice.weight_version = to_string(result.versions.back().version);

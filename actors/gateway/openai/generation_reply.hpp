@@ -12,6 +12,7 @@
 #include "actors/gateway/openai/api_error.hpp"
 #include "actors/gateway/openai/generation_call.hpp"
 #include "actors/gateway/openai/text_stream.hpp"
+#include "actors/gateway/openai/tool_calls.hpp"
 #include "actors/gateway/served_model.hpp"
 
 namespace tidemill::actors::openai {
@@ -54,7 +55,10 @@ private:
   };
   struct Choice {
     std::optional<TextStream> text;
-    std::string all_text;         // of the response, after an echoed prompt
+    ToolCallReader tool_reader;
+    std::string all_text;         // of the response, after an echoed prompt, without calls
+    std::vector<ToolCall> calls;  // of tools
+    std::size_t num_sent_calls = 0;
     std::vector<Scored> scored;   // not sent yet
     std::size_t num_tokens = 0;   // taken
     std::size_t text_offset = 0;  // characters before `scored`
@@ -74,6 +78,8 @@ private:
   void score_prompt(std::size_t choice, const engines::RolloutResult& result);
   [[nodiscard]] std::string take(Choice& choice, std::int32_t token, float logprob,
                                  std::span<const engines::TokenLogprob> top);
+  [[nodiscard]] std::string without_calls(Choice& choice, std::string text, bool is_end) const;
+  [[nodiscard]] Json calls_json(std::size_t index, std::size_t first, bool is_event) const;
   [[nodiscard]] std::string token_text(std::int32_t token) const;
   [[nodiscard]] Json chat_logprobs(const std::vector<Scored>& scored) const;
   [[nodiscard]] Json completion_logprobs(const std::vector<Scored>& scored,

@@ -93,6 +93,34 @@ TEST_F(GenerationCallTest, RendersMessages) {
   EXPECT_EQ(continued.prompts[0].ids, byte_ids("<user>hi<assistant>ye"));
 }
 
+TEST_F(GenerationCallTest, GivesToolsToTheTemplate) {
+  const std::string tools = R"(, "tools": [{"type": "function", "function": {"name": "add"}}])";
+  const GenerationCall made = chat(tools);
+  EXPECT_TRUE(made.reads_tool_calls);
+  EXPECT_EQ(made.prompts[0].ids, byte_ids("<user>hi<tools:1><assistant>"));
+  EXPECT_TRUE(chat(tools + R"(, "parallel_tool_calls": false)").one_tool_call);
+  for (const std::string& none :
+       {std::string(R"(, "tools": [])"), tools + R"(, "tool_choice": "none")"}) {
+    EXPECT_FALSE(chat(none).reads_tool_calls);
+    EXPECT_EQ(chat(none).prompts[0].ids, byte_ids("<user>hi<assistant>"));
+  }
+}
+
+// OpenAI's API has the arguments of a call as text, chat templates have them as a mapping.
+TEST_F(GenerationCallTest, ParsesTheArgumentsOfEarlierCalls) {
+  engines::TokenizerConfig config = model_->tokenizer.config();
+  config.chat_templates["default"] =
+      "{% for m in messages %}{% for c in m.tool_calls %}{{ c.function.arguments.a }}{% endfor %}"
+      "{{ m.content }}{% endfor %}";
+  model_->chat = engines::chat::ChatRenderer::open("base", config, std::nullopt).value();
+  const GenerationCall made =
+      call(GenerationForm::kChat,
+           R"({"model": "base", "messages": [{"role": "assistant", "content": null, "tool_calls": [
+          {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": 7}"}}]},
+          {"role": "tool", "tool_call_id": "1", "content": "ok"}]})");
+  EXPECT_EQ(made.prompts.at(0).ids, byte_ids("7ok"));
+}
+
 TEST_F(GenerationCallTest, ReadsSettings) {
   const GenerationCall made = completion(
       R"(, "prompt": "x", "temperature": 0.5, "top_p": 0.9, "top_k": 7, "min_p": 0.1,
@@ -167,7 +195,10 @@ TEST_F(GenerationCallTest, NamesTheOffendingField) {
     EXPECT_THAT(error.message, HasSubstr(field));
   }
   EXPECT_EQ(refused_chat(R"(, "top_logprobs": 2)").param, "top_logprobs");
-  EXPECT_EQ(refused_chat(R"(, "tools": [])").param, "tools");
+  EXPECT_EQ(refused_chat(R"(, "tools": 1)").param, "tools");
+  EXPECT_EQ(refused_chat(R"(, "tools": [{"type": "function"}])").param, "tools[0]");
+  EXPECT_EQ(refused_chat(R"(, "tool_choice": "required")").param, "tool_choice");
+  EXPECT_EQ(refused_chat(R"(, "functions": [])").param, "functions");
   EXPECT_EQ(refused_chat(R"(, "response_format": {"type": "json_object"})").param,
             "response_format.type");
   EXPECT_EQ(refused_chat(R"(, "max_completion_tokens": 4, "max_tokens": 5)").param, "max_tokens");

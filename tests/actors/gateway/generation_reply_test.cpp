@@ -165,6 +165,38 @@ TEST_F(GenerationReplyTest, EchoesPromptsWithLogprobs) {
       << choice;
 }
 
+TEST_F(GenerationReplyTest, ReportsCallsOfTools) {
+  const std::string tools = R"(, "tools": [{"type": "function", "function": {"name": "add"}}])";
+  const std::string text = R"(Hm.<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>)";
+  GenerationReply whole = reply(GenerationForm::kChat, tools);
+  (void)whole.on_result(0, result(text, FinishReason::kStop));
+  const json choice = json::parse(whole.body().to_line())["choices"][0];
+  EXPECT_EQ(choice["finish_reason"], "tool_calls");
+  EXPECT_EQ(choice["message"], json::parse(R"({"role": "assistant", "content": "Hm.",
+      "tool_calls": [{"id": "call-id-1-0-0", "type": "function",
+                      "function": {"name": "add", "arguments": "{\"a\":1}"}}]})"));
+
+  GenerationReply streamed = reply(GenerationForm::kChat, tools + R"(, "stream": true)");
+  std::string sent;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    sent += streamed.on_tokens(0, tokens(i, std::string_view(text).substr(i, 1)));
+  }
+  sent += streamed.on_result(0, result(text, FinishReason::kStop));
+  std::string content;
+  json calls = json::array();
+  for (const json& event : events_of(sent)) {
+    const json& delta = event["choices"][0]["delta"];
+    content += delta.value("content", "");
+    for (const json& call : delta.value("tool_calls", json::array())) {
+      calls.push_back(call);
+    }
+  }
+  EXPECT_EQ(content, "Hm.");
+  ASSERT_EQ(calls.size(), 1U);
+  EXPECT_EQ(calls[0]["index"], 0);
+  EXPECT_EQ(calls[0]["function"]["arguments"], R"({"a":1})");
+}
+
 TEST_F(GenerationReplyTest, StreamsAnEchoedPromptFirst) {
   GenerationReply made = reply(GenerationForm::kCompletion, R"(, "echo": true, "stream": true)");
   std::string text = made.begin();

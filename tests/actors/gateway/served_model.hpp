@@ -16,6 +16,7 @@ inline std::shared_ptr<actors::ServedModel> make_served_model() {
   engines::TokenizerConfig config = tokenizer.config();
   config.chat_templates["default"] =
       "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}"
+      "{% if tools %}<tools:{{ tools | length }}>{% endif %}"
       "{% if add_generation_prompt %}<assistant>{% endif %}{{ extra }}";
   return std::make_shared<actors::ServedModel>(
       actors::ServedModel{"base",
