@@ -6,6 +6,7 @@
 #include <array>
 #include <charconv>
 #include <chrono>
+#include <cmath>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -189,7 +190,7 @@ double quantile_of(const std::vector<double>& values, double quantile) {
     return 0.0;
   }
   const auto last = static_cast<double>(values.size() - 1);
-  return values[static_cast<std::size_t>(quantile * last + 0.5)];
+  return values[static_cast<std::size_t>(std::lround(quantile * last))];
 }
 
 }  // namespace tidemill::bench

@@ -85,7 +85,7 @@ private:
     // Lines stay lines; other control characters of a response must not reach the terminal.
     for (std::size_t begin = 0; begin < piece.size();) {
       const std::size_t end = std::min(piece.find('\n', begin), piece.size());
-      out_ << shown_text(std::string_view(piece).substr(begin, end - begin), letters_)
+      out_ << shown_text(piece.substr(begin, end - begin), letters_)
            << (end < piece.size() ? "\n" : "");
       begin = end + 1;
     }

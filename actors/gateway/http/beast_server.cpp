@@ -137,7 +137,7 @@ public:
     refuse(503, "the server has too many connections");
   }
 
-  void respond(HttpResponse response) {
+  void respond(const HttpResponse& response) {
     if (started_ || finishing_) {
       return;
     }
@@ -150,7 +150,7 @@ public:
     send(std::move(bytes));
   }
 
-  void start_stream(HttpResponse response) {
+  void start_stream(const HttpResponse& response) {
     if (started_ || finishing_) {
       return;
     }
@@ -388,7 +388,7 @@ private:
     response.headers = {{"content-type", "application/json"}};
     response.body = R"({"error": {"message": ")" + why +
                     R"(", "type": "invalid_request_error", "param": null, "code": null}})";
-    respond(std::move(response));
+    respond(response);
     return false;
   }
 
@@ -586,14 +586,13 @@ public:
   }
 
   void respond(ExchangeId exchange, HttpResponse response) override {
-    post(exchange, [response = std::move(response)](Connection& connection) mutable {
-      connection.respond(std::move(response));
+    post(exchange, [response = std::move(response)](Connection& connection) {
+      connection.respond(response);
     });
   }
   void start_stream(ExchangeId exchange, HttpResponse head) override {
-    post(exchange, [head = std::move(head)](Connection& connection) mutable {
-      connection.start_stream(std::move(head));
-    });
+    post(exchange,
+         [head = std::move(head)](Connection& connection) { connection.start_stream(head); });
   }
   void write(ExchangeId exchange, std::string part) override {
     post(exchange, [part = std::move(part)](Connection& connection) { connection.write(part); });

@@ -33,10 +33,10 @@ public:
 
   /// Returns the events before the first token.
   [[nodiscard]] std::string begin();
-  /// Takes the next tokens of a choice. Tokens that it has already are ignored.
-  [[nodiscard]] std::string on_tokens(std::size_t choice, const TokenEvent& event);
-  /// Takes the end of a choice, and the tokens that `on_tokens` has not seen.
-  [[nodiscard]] std::string on_result(std::size_t choice, const engines::RolloutResult& result);
+  /// Takes the next tokens of the choice `index`. Tokens that it has already are ignored.
+  [[nodiscard]] std::string on_tokens(std::size_t index, const TokenEvent& tokens);
+  /// Takes the end of the choice `index`, and the tokens that `on_tokens` has not seen.
+  [[nodiscard]] std::string on_result(std::size_t index, const engines::RolloutResult& result);
 
   /// Returns whether all choices have ended.
   [[nodiscard]] bool complete() const noexcept { return num_ended_ == choices_.size(); }
@@ -75,7 +75,7 @@ private:
   /// Returns whether nothing can be sent before the result, which has the log-probabilities of an
   /// echoed prompt.
   [[nodiscard]] bool needs_prompt_scores() const noexcept { return call_.echo && call_.logprobs; }
-  void score_prompt(std::size_t choice, const engines::RolloutResult& result);
+  void score_prompt(std::size_t index, const engines::RolloutResult& result);
   [[nodiscard]] std::string take(Choice& choice, std::int32_t token, float logprob,
                                  std::span<const engines::TokenLogprob> top);
   [[nodiscard]] std::string without_calls(Choice& choice, std::string text, bool is_end) const;
@@ -87,7 +87,7 @@ private:
   [[nodiscard]] Json logprobs(Choice& choice) const;
   [[nodiscard]] Json usage() const;
   [[nodiscard]] Json::Object frame(bool is_event) const;
-  [[nodiscard]] std::string event(std::size_t choice, const std::string& text, bool is_last);
+  [[nodiscard]] std::string event(std::size_t index, const std::string& text, bool is_last);
   [[nodiscard]] Json whole_choice(std::size_t index) const;
 
   GenerationCall call_;

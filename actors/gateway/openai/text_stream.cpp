@@ -2,7 +2,6 @@
 #include "actors/gateway/openai/text_stream.hpp"
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 
 namespace tidemill::actors::openai {
@@ -46,8 +45,7 @@ std::size_t partial_stop(const std::string& text, const std::vector<std::string>
   std::size_t longest = 0;
   for (const std::string& stop : stops) {
     for (std::size_t size = std::min(text.size(), stop.size() - 1); size > longest; --size) {
-      if (std::string_view(text).substr(text.size() - size) ==
-          std::string_view(stop).substr(0, size)) {
+      if (text.compare(text.size() - size, size, stop, 0, size) == 0) {
         longest = size;
       }
     }
