@@ -58,7 +58,7 @@
   X(tidemill::actors, WorkerList)        \
   X(tidemill::actors, RunSummary)        \
   X(tidemill::actors, TokenBatch)        \
-  X(tidemill::actors, DeviceLoad)        \
+  X(tidemill::actors, DeviceUsage)       \
   X(tidemill::actors, HttpRequest)
 
 CAF_BEGIN_TYPE_ID_BLOCK(tidemill_types, caf::first_custom_type_id)

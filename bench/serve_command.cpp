@@ -8,7 +8,7 @@
 
 #include "base/json/json.hpp"
 #include "bench/commands.hpp"
-#include "bench/serve_load.hpp"
+#include "bench/serve_traffic.hpp"
 #include "launcher/option_checks.hpp"
 
 namespace tidemill::bench {
@@ -45,7 +45,7 @@ public:
   }
 
   [[nodiscard]] Status run(launcher::Session& session) override {
-    TIDEMILL_ASSIGN_OR_RETURN(const LoadTimes times, run_load(load_));
+    TIDEMILL_ASSIGN_OR_RETURN(const TrafficTimes times, run_traffic(load_));
     std::vector<double> first;
     std::vector<double> per_token;
     for (const ResponseTimes& one : times.responses) {
@@ -91,7 +91,7 @@ private:
     }
   }
 
-  LoadOptions load_;
+  TrafficOptions load_;
   bool health_ = false;
 };
 

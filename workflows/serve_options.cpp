@@ -3,39 +3,39 @@
 
 namespace tidemill::workflows {
 
-void describe(Schema<ListenOptions>& s) {
+void describe(Schema<ServerOptions>& s) {
   s.field(
-      "host", &ListenOptions::host,
+      "host", &ServerOptions::host,
       "Address to listen at. Without serve.keys_file, only addresses of this machine's loopback "
       "interface are allowed.");
-  s.field("port", &ListenOptions::port, "TCP port to listen at; 0: any free one.").range(0, 65535);
-  s.field("name", &ListenOptions::name,
+  s.field("port", &ServerOptions::port, "TCP port to listen at; 0: any free one.").range(0, 65535);
+  s.field("name", &ServerOptions::name,
           "Name of the model in requests. Without it, the last part of model.path.")
       .also_called({"served_model_name"});
-  s.field("host_names", &ListenOptions::host_names,
+  s.field("host_names", &ServerOptions::host_names,
           "Further names by which clients may address the server, in the header Host. Other names "
           "are refused, because a web page could use them to reach the server (DNS rebinding).")
       .one_or_many()
       .also_called({"allowed_hosts"});
-  s.field("keys_file", &ListenOptions::keys_file,
+  s.field("keys_file", &ServerOptions::keys_file,
           "File of the keys that requests need, which `tidemill keys` makes. Without it, requests "
           "need none.")
       .also_called({"api_key"});
-  s.field("max_running", &ListenOptions::max_running,
+  s.field("max_running", &ServerOptions::max_running,
           "Maximum number of responses that are generated at the same time; others wait.")
       .range(1, 4096)
       .also_called({"max_num_seqs", "max_running_requests"});
-  s.field("kv_bytes", &ListenOptions::kv_bytes,
+  s.field("kv_bytes", &ServerOptions::kv_bytes,
           "Memory for cached keys and values. Without it, enough for serve.max_running responses "
           "that fill the model's context, but at most a quarter of the memory that the process may "
           "use.")
       .at_least(1)
       .unit("bytes");
-  s.field("adapter_bytes", &ListenOptions::adapter_bytes,
+  s.field("adapter_bytes", &ServerOptions::adapter_bytes,
           "Memory for adapters that are loaded by name; 0: none can be loaded.")
       .at_least(0)
       .unit("bytes");
-  s.field("drain_seconds", &ListenOptions::drain_seconds,
+  s.field("drain_seconds", &ServerOptions::drain_seconds,
           "How long a server that is asked to stop goes on with the responses that it has begun.")
       .range(0, 86400)
       .unit("seconds");

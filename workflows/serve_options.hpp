@@ -14,7 +14,7 @@
 namespace tidemill::workflows {
 
 /// Where a server listens, and what it serves.
-struct ListenOptions {
+struct ServerOptions {
   std::string host = "127.0.0.1";
   std::int32_t port = 8000;
   std::optional<std::string> name;       // absent: the last part of model.path
@@ -29,12 +29,12 @@ struct ListenOptions {
 /// All options of a server.
 struct ServeOptions {
   ModelOptions model;
-  ListenOptions serve;
+  ServerOptions serve;
   std::uint64_t seed = 0;
   DeviceOptions device;
 };
 
-void describe(Schema<ListenOptions>& s);
+void describe(Schema<ServerOptions>& s);
 void describe(Schema<ServeOptions>& s);
 
 }  // namespace tidemill::workflows

@@ -215,7 +215,7 @@ struct PortWork : engines::RolloutSink {
   std::map<SampleId, Ticket> generating;
   std::set<Ticket> streaming;     // those of `generating` whose tokens are sent
   std::uint32_t incarnation = 0;  // of the newest weights that generate, or will
-  DeviceLoad usage;
+  DeviceUsage usage;
   // For the actor, which reads and clears them when the message of the work arrives.
   std::vector<std::pair<Ticket, TokenEvent>> token_events;
   std::vector<Outcome<RolloutResult>> rollouts;
@@ -247,7 +247,7 @@ struct DeviceState {
   Promises<OptimizerState> pending_captures;
   std::optional<caf::typed_response_promise<TrainOutcome>> pending_train;
   std::vector<Command> inbox;  // in order of arrival
-  DeviceLoad usage;            // after the last work
+  DeviceUsage usage;           // after the last work
 };
 
 using Self = DeviceActor::stateful_pointer<DeviceState>;

@@ -46,7 +46,7 @@ using StreamingActor = ServingActor::extend<
     // `TokenListenerActor`.
     caf::replies_to<atom::stream, engines::RolloutRequest>::with<engines::RolloutResult>,
     // Replies with how busy it is.
-    caf::replies_to<atom::status>::with<DeviceLoad>>;
+    caf::replies_to<atom::status>::with<DeviceUsage>>;
 
 /// TRAINING: trains one model, one `train` request at a time. All requests fail with `kUnavailable`
 /// while a `train` or `capture` request is pending, and if the device has no training job.

@@ -108,7 +108,7 @@ struct TokenBatch {
 };
 
 /// How busy a device is, and what it has done since it started.
-struct DeviceLoad {
+struct DeviceUsage {
   std::uint64_t running = 0;  // sequences that are generated
   std::uint64_t waiting = 0;  // sequences that have not started, or were preempted
   double kv_use = 0.0;        // the share of the cache's pages that sequences hold
@@ -161,7 +161,7 @@ typename Inspector::result_type inspect(Inspector& f, TokenEvent& x) {
   return f(x.id, x.first, x.ids, x.behavior_logprobs, x.versions, x.top_logprobs);
 }
 template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, DeviceLoad& x) {
+typename Inspector::result_type inspect(Inspector& f, DeviceUsage& x) {
   return f(x.running, x.waiting, x.kv_use, x.preemptions, x.prefill_tokens, x.decode_tokens,
            x.cached_tokens, x.train_tokens);
 }

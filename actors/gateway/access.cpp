@@ -9,14 +9,6 @@
 namespace tidemill::actors {
 namespace {
 
-std::string lower_case(std::string_view text) {
-  std::string lower(text);
-  std::transform(lower.begin(), lower.end(), lower.begin(), [](char c) {
-    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  });
-  return lower;
-}
-
 // Returns a host without its port: "[::1]:80" gives "[::1]".
 std::string_view without_port(std::string_view host) {
   const std::size_t bracket = host.rfind(']');
@@ -26,12 +18,14 @@ std::string_view without_port(std::string_view host) {
 
 }  // namespace
 
-std::optional<openai::ApiError> check_origin(const HttpRequest& request, const AccessRules& rules) {
+std::optional<openai::ApiError> check_host_and_origin(const HttpRequest& request,
+                                                      const AccessRules& rules) {
   const std::string host = lower_case(request.header("host").value_or(""));
   const std::string name(without_port(host));
-  if (!rules.hosts.empty() &&
-      std::find(rules.hosts.begin(), rules.hosts.end(), name) == rules.hosts.end()) {
-    return openai::ApiError{421, "the server does not serve the host " + quote(name)};
+  if (!rules.host_names.empty() &&
+      std::find(rules.host_names.begin(), rules.host_names.end(), name) == rules.host_names.end()) {
+    return openai::ApiError{
+        421, "the host " + quote(name) + " is not allowed; serve.host_names adds names"};
   }
   // A page of the server itself has the origin "http://" and the host that it was loaded from.
   const auto origin = request.header("origin");

@@ -18,7 +18,7 @@ struct AccessRules {
   /// The host names and addresses by which clients may address the server, in lower case and
   /// without a port. A browser that is made to resolve another name to this host (DNS rebinding)
   /// sends that name, and is refused. Empty: all.
-  std::vector<std::string> hosts;
+  std::vector<std::string> host_names;
   /// The keys that requests need. Null: none are needed.
   std::shared_ptr<const ApiKeys> keys;
 };
@@ -26,8 +26,8 @@ struct AccessRules {
 /// Checks the Host and Origin headers of a request. A page of another origin may not send requests,
 /// since a browser sends them without asking the user.
 /// Errors: 421 for a host that is not in the rules, 403 for another origin.
-[[nodiscard]] std::optional<openai::ApiError> check_origin(const HttpRequest& request,
-                                                           const AccessRules& rules);
+[[nodiscard]] std::optional<openai::ApiError> check_host_and_origin(const HttpRequest& request,
+                                                                    const AccessRules& rules);
 
 /// Checks that a request has a key that permits `scope`, in the header `Authorization: Bearer KEY`,
 /// or in `X-API-Key`. Errors: 401 without a valid key, 403 if it does not permit the scope.

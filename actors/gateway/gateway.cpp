@@ -21,8 +21,8 @@
 #include "actors/deadlines.hpp"
 #include "actors/errors.hpp"
 #include "actors/gateway/gateway_metrics.hpp"
-#include "actors/gateway/openai/generation_reply.hpp"
 #include "actors/gateway/openai/model_list.hpp"
+#include "actors/gateway/openai/response_builder.hpp"
 #include "actors/gateway/spawn.hpp"
 #include "base/random.hpp"
 #include "base/text/quote.hpp"
@@ -35,7 +35,7 @@ using engines::RolloutResult;
 using openai::ApiError;
 using openai::GenerationCall;
 using openai::GenerationForm;
-using openai::GenerationReply;
+using openai::ResponseBuilder;
 
 // How long a response may take, waiting included. Clients have shorter deadlines of their own.
 constexpr auto kResponseTime = std::chrono::seconds(24 * 60 * 60);
@@ -49,9 +49,9 @@ struct Exchange {
   std::shared_ptr<std::optional<Parsed>> parsed;  // written by the port
   TimePoint arrival{};
   std::size_t body_bytes = 0;
-  std::optional<GenerationReply> reply;  // while generating
-  std::vector<SampleId> choices;         // their ids
-  bool streaming = false;                // the head of the response has been sent
+  std::optional<ResponseBuilder> response;  // while generating
+  std::vector<SampleId> choices;            // their ids
+  bool streaming = false;                   // the head of the response has been sent
 };
 
 // A choice that is generated.
@@ -72,7 +72,7 @@ struct GatewayState {
   std::map<SampleId, Choice> choices;
   std::unique_ptr<GatewayMetrics> metrics;
   std::uint64_t last_sample = 0;
-  std::size_t prompt_bytes = 0;  // of all exchanges
+  std::size_t pending_body_bytes = 0;  // of all exchanges
   bool draining = false;
 };
 
@@ -93,7 +93,7 @@ void end_exchange(Self self, ExchangeId id) {
       self->send(state.deps.device, atom::cancel_v, choice);
     }
   }
-  state.prompt_bytes -= found->second.body_bytes;
+  state.pending_body_bytes -= found->second.body_bytes;
   state.exchanges.erase(found);
   if (state.draining && state.exchanges.empty()) {
     self->quit();
@@ -101,16 +101,19 @@ void end_exchange(Self self, ExchangeId id) {
 }
 
 void respond(Self self, ExchangeId id, HttpResponse response) {
+  if (response.status >= 400) {
+    self->state.metrics->on_error(response.status);
+  }
   self->state.deps.http->respond(id, std::move(response));
   end_exchange(self, id);
 }
 
 void fail(Self self, ExchangeId id, const ApiError& error) {
   auto& state = self->state;
-  state.metrics->on_error(error.status);
   const auto found = state.exchanges.find(id);
   if (found != state.exchanges.end() && found->second.streaming) {
-    state.deps.http->write(id, GenerationReply::error_events(error));
+    state.metrics->on_error(error.status);
+    state.deps.http->write(id, ResponseBuilder::error_events(error));
     state.deps.http->end(id);
     end_exchange(self, id);
     return;
@@ -133,7 +136,7 @@ void send_events(Self self, ExchangeId id, Exchange& exchange, std::string event
     http.start_stream(
         id, {200,
              {{"content-type", "text/event-stream; charset=utf-8"}, {"cache-control", "no-cache"}},
-             exchange.reply->begin() + events});
+             exchange.response->begin() + events});
   } else if (!events.empty()) {
     http.write(id, std::move(events));
   }
@@ -153,8 +156,8 @@ void on_tokens(Self self, const TokenBatch& batch) {
     choice.has_token = true;
     choice.last_token = now;
     Exchange& exchange = state.exchanges.at(choice.exchange);
-    std::string events = exchange.reply->on_tokens(choice.index, event);
-    if (exchange.reply->call().stream) {
+    std::string events = exchange.response->on_tokens(choice.index, event);
+    if (exchange.response->call().stream) {
       send_events(self, choice.exchange, exchange, std::move(events));
     }
   }
@@ -174,7 +177,6 @@ void on_result(Self self, SampleId sample, const RolloutResult& result) {
   const auto [id, index, prompt_tokens, last_token, has_token] = choice->second;
   state.choices.erase(choice);
   Exchange& exchange = state.exchanges.at(id);
-  state.metrics->on_response(result, prompt_tokens, state.deps.clock->now() - exchange.arrival);
   if (result.finish_reason == engines::FinishReason::kFailed) {
     fail(self, id, {500, result.error});
     return;
@@ -183,17 +185,18 @@ void on_result(Self self, SampleId sample, const RolloutResult& result) {
     fail(self, id, {503, "the request was cancelled"});
     return;
   }
-  GenerationReply& reply = *exchange.reply;
-  std::string events = reply.on_result(index, result);
-  if (reply.call().stream) {
-    events += reply.complete() ? reply.end_stream() : "";
+  state.metrics->on_response(result, prompt_tokens, state.deps.clock->now() - exchange.arrival);
+  ResponseBuilder& built = *exchange.response;
+  std::string events = built.on_result(index, result);
+  if (built.call().stream) {
+    events += built.complete() ? built.end_stream() : "";
     send_events(self, id, exchange, std::move(events));
-    if (reply.complete()) {
+    if (built.complete()) {
       state.deps.http->end(id);
       end_exchange(self, id);
     }
-  } else if (reply.complete()) {
-    respond(self, id, openai::json_response(reply.body()));
+  } else if (built.complete()) {
+    respond(self, id, openai::json_response(built.body()));
   }
 }
 
@@ -212,7 +215,7 @@ void request_choice(Self self, RolloutRequest request) {
         const auto choice = self->state.choices.find(sample);
         if (choice != self->state.choices.end()) {
           const ExchangeId id = choice->second.exchange;
-          const GenerationCall& call = self->state.exchanges.at(id).reply->call();
+          const GenerationCall& call = self->state.exchanges.at(id).response->call();
           self->state.choices.erase(choice);
           fail(self, id, generation_error(from_caf_error(error), call));
         }
@@ -230,10 +233,10 @@ void generate(Self self, ExchangeId id, GenerationCall call) {
   const ServedModel& model = *state.deps.model;
   const std::string name =
       (call.form == GenerationForm::kChat ? "chatcmpl-" : "cmpl-") + std::to_string(id);
-  exchange.reply.emplace(std::move(call), model, name, state.deps.unix_time());
+  exchange.response.emplace(std::move(call), model, name, state.deps.unix_time());
   // A choice that fails at once must not end the exchange while others are added.
   std::vector<RolloutRequest> requests;
-  const GenerationCall& kept = exchange.reply->call();
+  const GenerationCall& kept = exchange.response->call();
   for (std::size_t i = 0; i < count; ++i) {
     RolloutRequest request = kept.settings;
     request.id = SampleId{++state.last_sample};
@@ -338,7 +341,7 @@ bool is_get_path(std::string_view path) {
 void get_metrics(Self self, ExchangeId id) {
   self->request(self->state.deps.device, kAdapterTime, atom::status_v)
       .then(
-          [self, id](const DeviceLoad& load) {
+          [self, id](const DeviceUsage& load) {
             respond(self, id,
                     {200,
                      {{"content-type", "text/plain; version=0.0.4; charset=utf-8"}},
@@ -384,15 +387,15 @@ void post(Self self, HttpRequest& request, Parse parse) {
     fail(self, id, {415, "the Content-Type must be application/json"});
     return;
   }
-  if (state.prompt_bytes + request.body.size() > state.deps.limits.max_prompt_bytes) {
+  if (state.pending_body_bytes + request.body.size() > state.deps.limits.max_pending_body_bytes) {
     fail(self, id, {429, "the server has too many requests", "", "too_many_requests"});
     return;
   }
   Exchange& exchange = state.exchanges.at(id);
   exchange.body_bytes = request.body.size();
-  state.prompt_bytes += exchange.body_bytes;
+  state.pending_body_bytes += exchange.body_bytes;
   exchange.parsed = std::make_shared<std::optional<Parsed>>();
-  state.deps.port->run(
+  state.deps.parse_port->run(
       [body = std::make_shared<const std::string>(std::move(request.body)),
        parsed = exchange.parsed, model = state.deps.model, now = state.deps.local_time(), parse] {
         *parsed = parse(*body, *model, now);
@@ -423,7 +426,7 @@ void on_request(Self self, HttpRequest& request) {
   auto& state = self->state;
   const ExchangeId id = request.exchange;
   state.exchanges[id].arrival = state.deps.clock->now();
-  if (const auto refused = check_origin(request, state.deps.access)) {
+  if (const auto refused = check_host_and_origin(request, state.deps.access)) {
     fail(self, id, *refused);
     return;
   }

@@ -119,7 +119,7 @@ void GatewayMetrics::on_error(std::uint32_t status) {
   families_->errors.Add(labels).Increment();
 }
 
-std::string GatewayMetrics::text(const DeviceLoad& load) {
+std::string GatewayMetrics::text(const DeviceUsage& load) {
   Families& all = *families_;
   all.running.Set(static_cast<double>(load.running));
   all.waiting.Set(static_cast<double>(load.waiting));

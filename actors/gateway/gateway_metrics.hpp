@@ -36,7 +36,7 @@ public:
   void on_error(std::uint32_t status);
 
   /// Returns all metrics, those of the device included.
-  [[nodiscard]] std::string text(const DeviceLoad& load);
+  [[nodiscard]] std::string text(const DeviceUsage& load);
 
 private:
   struct Families;

@@ -21,10 +21,10 @@ namespace tidemill::actors {
 
 /// The limits of a gateway.
 struct GatewayLimits {
-  /// Responses that are generated or wait at the same time. Further requests get 429.
+  /// Maximum number of choices that are waiting or being generated. Further requests get 429.
   std::size_t max_choices = 2048;
-  /// The prompts and texts of the requests that are generated or wait. Further requests get 429.
-  std::size_t max_prompt_bytes = std::size_t{256} << 20U;
+  /// Bytes of the bodies of all requests without a complete response. Further requests get 429.
+  std::size_t max_pending_body_bytes = std::size_t{256} << 20U;
 };
 
 /// Dependencies of a gateway.
@@ -32,8 +32,8 @@ struct GatewayDeps {
   HttpServer* http = nullptr;  // outlives the gateway
   StreamingActor device;
   std::shared_ptr<const ServedModel> model;
-  WorkPort* port = nullptr;      // parses requests; outlives the gateway
-  const Clock* clock = nullptr;  // outlives the gateway
+  WorkPort* parse_port = nullptr;  // parses requests; outlives the gateway
+  const Clock* clock = nullptr;    // outlives the gateway
   AccessRules access;
   GatewayLimits limits;
   std::function<std::int64_t()> unix_time;  // seconds
@@ -42,7 +42,7 @@ struct GatewayDeps {
   std::uint64_t seed = 0;
 };
 
-/// Spawns a gateway. It ends with the device.
+/// Spawns a gateway. If the device ends, so does the gateway.
 [[nodiscard]] GatewayActor spawn_gateway(caf::actor_system& system, GatewayDeps deps);
 
 }  // namespace tidemill::actors

@@ -85,7 +85,7 @@ public:
         session.clock,
         [] { return static_cast<std::int64_t>(std::time(nullptr)); },
         [] { return local_time(); },
-        [&](const std::string& url, const std::string& model) { print_ready(url, model, session); },
+        [&](const workflows::ReadyServer& server) { print_ready(server, session); },
         [&](const std::string& line) { session.log.warning(line); },
         [&](const std::string& line) { session.log.info(line); },
         [] { return stops > 0; }};
@@ -93,14 +93,20 @@ public:
   }
 
 private:
-  static void print_ready(const std::string& url, const std::string& model, Session& session) {
+  static void print_ready(const workflows::ReadyServer& server, Session& session) {
     if (session.form == OutputForm::kJson) {
-      session.out << Json(Json::Object{{"kind", "ready"}, {"url", url}, {"model", model}}).to_line()
+      session.out << Json(Json::Object{
+                              {"kind", "ready"}, {"url", server.url}, {"model", server.model}})
+                         .to_line()
                   << std::flush;
       return;
     }
-    session.out << "serving " << model << " at " << url << "\n"
-                << "  OpenAI clients: base_url=" << url << "/v1, any api_key\n"
+    session.out << "serving " << server.model << " at " << server.url << "\n"
+                << "  OpenAI clients: base_url=" << server.url << "/v1, "
+                << (server.keys_file.empty()
+                        ? "any api_key"
+                        : "an api_key from `tidemill keys add " + server.keys_file + "`")
+                << '\n'
                 << std::flush;
   }
 

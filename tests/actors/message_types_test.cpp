@@ -125,7 +125,7 @@ TIDEMILL_EXAMPLE(TrainingState, {some_snapshot(), {{{"m", some_tensor()}}}});
 TIDEMILL_EXAMPLE(AdapterRequest, {AdapterAction::kLoad, "tutor", "adapters/tutor", {1, 2, 3}});
 TIDEMILL_EXAMPLE(AdapterList, {{{"tutor", {1, 2, 3}, 4, 5}}});
 TIDEMILL_EXAMPLE(TokenBatch, {{{{9}, 3, {4}, {-1.0F}, {some_span()}, {{4, -0.5F}}}}});
-TIDEMILL_EXAMPLE(DeviceLoad, {1, 2, 0.5, 3, 4, 5, 6, 7});
+TIDEMILL_EXAMPLE(DeviceUsage, {1, 2, 0.5, 3, 4, 5, 6, 7});
 TIDEMILL_EXAMPLE(HttpRequest, {1, "GET", "/health", {{"host", "localhost"}}, "body"});
 TIDEMILL_EXAMPLE(QuarantinedDevice, {"device", "why", true});
 TIDEMILL_EXAMPLE(NewGroup, {21, {{some_row(), {some_cell()}}}});

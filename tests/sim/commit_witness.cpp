@@ -198,7 +198,7 @@ void CommitWitness::check_best(const std::optional<actors::BestSoFar>& best,
   }
 }
 
-void CommitWitness::check_origin(const std::optional<actors::RunCommit>& origin) const {
+void CommitWitness::check_host_and_origin(const std::optional<actors::RunCommit>& origin) const {
   const bool same =
       origin.has_value() == disk_.last.has_value() &&
       (!origin.has_value() || origin->weights.base_digest == disk_.last->weights.base_digest);

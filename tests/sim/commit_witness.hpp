@@ -29,7 +29,7 @@ public:
   void check_commit(const actors::RunCommit& commit);
 
   /// Checks that a run starts from exactly the last commit.
-  void check_origin(const std::optional<actors::RunCommit>& origin) const;
+  void check_host_and_origin(const std::optional<actors::RunCommit>& origin) const;
 
   /// Checks a run that has ended well after `steps` with the weights of `digest`: its last commit
   /// must hold that step and those weights, and every step must be recorded once.

@@ -249,7 +249,7 @@ private:
   }
 
   Result<std::shared_ptr<RlEngines>> open_engines(const actors::RunOrigin& origin) {
-    commit_witness_.check_origin(origin.commit);
+    commit_witness_.check_host_and_origin(origin.commit);
     engines::Snapshot weights = origin.commit.has_value()
                                     ? origin.commit->weights
                                     : engines::replay_initial_snapshot(options_.data_seed);

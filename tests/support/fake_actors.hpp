@@ -168,7 +168,7 @@ struct FakeDevice {
   Inbox<engines::RolloutRequest, engines::RolloutResult> generations;
   std::vector<SampleId> cancelled;
   caf::strong_actor_ptr listener;  // the last actor that asked for a stream; reset it to end
-  actors::DeviceLoad load;
+  actors::DeviceUsage load;
   Inbox<engines::Snapshot, PolicyVersion> loads;
   Inbox<actors::TrainRequest, actors::TrainOutcome> jobs;
   Inbox<actors::AdapterRequest, actors::AdapterList> adapter_requests;

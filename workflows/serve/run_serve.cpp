@@ -119,7 +119,7 @@ bool is_loopback(const std::string& host) {
   return host == "::1" || host.starts_with("127.");
 }
 
-Status check_host(const ListenOptions& options) {
+Status check_host(const ServerOptions& options) {
   return is_loopback(options.host) || options.keys_file.has_value()
              ? Status()
              : invalid_argument(
@@ -136,7 +136,7 @@ Result<actors::ApiKeys> read_keys(const std::string& path) {
 }
 
 // Returns which requests the server accepts.
-Result<actors::AccessRules> access_rules(const ListenOptions& options) {
+Result<actors::AccessRules> access_rules(const ServerOptions& options) {
   actors::AccessRules rules;
   if (options.keys_file.has_value()) {
     TIDEMILL_ASSIGN_OR_RETURN(const actors::ApiKeys keys, read_keys(*options.keys_file));
@@ -145,11 +145,13 @@ Result<actors::AccessRules> access_rules(const ListenOptions& options) {
       return rules;  // of any name: a page that reaches the server has no key
     }
   }
-  rules.hosts = {"localhost", "127.0.0.1", "[::1]", options.host};
+  rules.host_names = {"localhost", "127.0.0.1", "[::1]", options.host};
   if (options.host.find(':') != std::string::npos) {
-    rules.hosts.push_back("[" + options.host + "]");
+    rules.host_names.push_back("[" + options.host + "]");
   }
-  rules.hosts.insert(rules.hosts.end(), options.host_names.begin(), options.host_names.end());
+  for (const std::string& name : options.host_names) {
+    rules.host_names.push_back(actors::lower_case(name));
+  }
   return rules;
 }
 
@@ -169,7 +171,7 @@ Status wait_for_end(const actors::GatewayActor& gateway, const ServeOptions& opt
         },
         caf::after(time) >> [] {});
   };
-  while (!ended && !run.stop_asked()) {
+  while (!ended && !run.stop_requested()) {
     wait(kPollTime);
   }
   if (ended) {
@@ -181,7 +183,7 @@ Status wait_for_end(const actors::GatewayActor& gateway, const ServeOptions& opt
     wait(kPollTime);
   }
   if (!ended) {
-    run.log("responses that were not complete after serve.drain_seconds were given up");
+    run.warn("responses that were not complete after serve.drain_seconds were given up");
   }
   return {};
 }
@@ -194,17 +196,22 @@ void end_actor(caf::actor_system& system, const Handle& actor) {
   self->wait_for(actor);
 }
 
+// Returns the URL of a server that listens at `host`. If that is all addresses, names loopback.
+std::string url_of(const std::string& host, std::uint16_t port) {
+  const std::string name = host == "0.0.0.0" ? "127.0.0.1" : host == "::" ? "::1" : host;
+  const bool is_v6 = name.find(':') != std::string::npos;
+  return "http://" + (is_v6 ? "[" + name + "]" : name) + ":" + std::to_string(port);
+}
+
 // Announces the server, and waits until it is asked to stop and has sent its last responses.
 Status serve_until_stopped(const ServeOptions& options, const ServeEnvironment& run,
                            actors::HttpServer& http, const actors::GatewayActor& gateway,
                            const std::string& model) {
-  const std::string& host = options.serve.host;
-  const bool is_v6 = host.find(':') != std::string::npos;
-  run.on_ready("http://" + (is_v6 ? "[" + host + "]" : host) + ":" + std::to_string(http.port()),
-               model);
+  run.on_ready(
+      {url_of(options.serve.host, http.port()), model, options.serve.keys_file.value_or("")});
   TIDEMILL_RETURN_IF_ERROR(wait_for_end(gateway, options, run));
   if (!http.flush(kFlushTime)) {
-    run.log("some responses could not be sent");
+    run.warn("some responses could not be sent");
   }
   return {};
 }
@@ -215,13 +222,17 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
   TIDEMILL_RETURN_IF_ERROR(check_host(options.serve));
   if (const std::string warning = engines::threads_warning(options.device.threads);
       !warning.empty()) {
-    run.log(warning);
+    run.warn(warning);
   }
   TIDEMILL_ASSIGN_OR_RETURN(actors::AccessRules access, access_rules(options.serve));
   const actors::HttpAddress address{options.serve.host,
                                     static_cast<std::uint16_t>(options.serve.port)};
-  TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<actors::HttpServer> http,
-                            actors::open_http_server(address, {}));
+  auto opened_server = actors::open_http_server(address, {});
+  if (!opened_server.ok()) {
+    const bool is_bad = opened_server.status().code() == Errc::kInvalidArgument;
+    return is_bad ? opened_server.status().with_context("serve.host") : opened_server.status();
+  }
+  const std::unique_ptr<actors::HttpServer> http = std::move(opened_server).value();
   TIDEMILL_ASSIGN_OR_RETURN(const TrainedModel opened,
                             open_trained_model(options.model, {}, options.seed));
   TIDEMILL_ASSIGN_OR_RETURN(const std::shared_ptr<const ServedModel> model,
@@ -250,7 +261,7 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
   deps.http = http.get();
   deps.device = caf::actor_cast<actors::StreamingActor>(device_actor);
   deps.model = model;
-  deps.port = parse_port.get();
+  deps.parse_port = parse_port.get();
   deps.clock = &run.clock;
   deps.access = std::move(access);
   deps.unix_time = run.unix_time;

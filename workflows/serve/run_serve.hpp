@@ -14,20 +14,27 @@
 
 namespace tidemill::workflows {
 
+/// A server that accepts connections.
+struct ReadyServer {
+  std::string url;
+  std::string model;      // its name in requests
+  std::string keys_file;  // empty: requests need no key
+};
+
 /// What a server needs in addition to its options. References are borrowed until it ends.
 struct ServeEnvironment {
   caf::actor_system& system;
   const Clock& clock;
   std::function<std::int64_t()> unix_time;  // seconds
   std::function<std::string()> local_time;  // "YYYY-MM-DDTHH:MM:SS"
-  /// Called once the server accepts connections, with its URL and the name of the model.
-  std::function<void(const std::string& url, const std::string& model)> on_ready;
-  /// Receive one line per call: `log` a warning, `inform` any other message for the user.
-  std::function<void(const std::string&)> log;
+  /// Called once the server accepts connections.
+  std::function<void(const ReadyServer&)> on_ready;
+  /// Receive one line per call: `warn` a warning, `inform` any other message for the user.
+  std::function<void(const std::string&)> warn;
   std::function<void(const std::string&)> inform;
   /// Polled several times a second. If it returns true, the server completes the responses that it
   /// has begun, and ends.
-  std::function<bool()> stop_asked;
+  std::function<bool()> stop_requested;
 };
 
 /// Opens the model and serves it until a stop is requested.

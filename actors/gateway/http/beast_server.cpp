@@ -78,12 +78,8 @@ struct GrowingBody {
 
 using Parser = http::request_parser<GrowingBody>;
 
-std::string lower_case(beast::string_view text) {
-  std::string lower(text.data(), text.size());
-  std::transform(lower.begin(), lower.end(), lower.begin(), [](char c) {
-    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  });
-  return lower;
+std::string_view view(beast::string_view text) {
+  return {text.data(), text.size()};
 }
 
 // Returns the value of a Date header.
@@ -329,11 +325,12 @@ private:
       return refuse(400, "Content-Length must be a decimal number");
     }
     if (count(http::field::transfer_encoding) == 1 &&
-        (version_ < 11 || lower_case(request.at(http::field::transfer_encoding)) != "chunked")) {
+        (version_ < 11 ||
+         lower_case(view(request.at(http::field::transfer_encoding))) != "chunked")) {
       return refuse(400, "the only transfer encoding is chunked, in HTTP/1.1");
     }
     if (const auto expect = request.find(http::field::expect); expect != request.end()) {
-      if (lower_case(expect->value()) != "100-continue") {
+      if (lower_case(view(expect->value())) != "100-continue") {
         return refuse(417, "the only expectation is 100-continue");
       }
       if (!parser_->is_done() && version_ >= 11) {
@@ -354,8 +351,8 @@ private:
     passed.method.assign(request.method_string().data(), request.method_string().size());
     passed.target.assign(request.target().data(), request.target().size());
     for (const auto& field : request) {
-      passed.headers.push_back({lower_case(field.name_string()),
-                                std::string(field.value().data(), field.value().size())});
+      passed.headers.push_back(
+          {lower_case(view(field.name_string())), std::string(view(field.value()))});
     }
     passed.body = std::move(request.body());
     keep_alive_ = request.keep_alive() && !shared_.stopping;

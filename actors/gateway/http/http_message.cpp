@@ -50,6 +50,14 @@ std::size_t HttpRequest::count_headers(std::string_view name) const {
       headers.begin(), headers.end(), [&](const HttpHeader& one) { return one.name == name; }));
 }
 
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  std::transform(lower.begin(), lower.end(), lower.begin(), [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  });
+  return lower;
+}
+
 std::string_view target_path(std::string_view target) {
   return target.substr(0, target.find('?'));
 }

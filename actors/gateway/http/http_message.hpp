@@ -45,6 +45,9 @@ struct HttpResponse {
 [[nodiscard]] std::optional<std::string> query_parameter(std::string_view target,
                                                          std::string_view name);
 
+/// Returns `text` with the letters A to Z in lower case.
+[[nodiscard]] std::string lower_case(std::string_view text);
+
 /// Returns the path of a target: what precedes the query.
 [[nodiscard]] std::string_view target_path(std::string_view target);
 

@@ -167,12 +167,7 @@ private:
       if (!call_.stream) {
         fields_.refuse("stream_options", "needs stream");
       }
-      const Json::Object* members = options->if_object();
-      for (std::size_t i = 0; members != nullptr && i < members->size(); ++i) {
-        if ((*members)[i].name != "include_usage") {
-          stream.refuse((*members)[i].name, "unknown field");
-        }
-      }
+      refuse_others(*options, "include_usage", stream);
       take(stream);
     }
     if (const Json* format = fields_.find("response_format")) {
@@ -180,7 +175,18 @@ private:
       if (members.string("type").value_or("") != "text") {
         members.refuse("type", "must be \"text\"; constrained output is not supported yet");
       }
+      refuse_others(*format, "type", members);
       take(members);
+    }
+  }
+
+  // Refuses the members of `object` other than `name`.
+  static void refuse_others(const Json& object, std::string_view name, JsonFields& fields) {
+    const Json::Object* members = object.if_object();
+    for (std::size_t i = 0; members != nullptr && i < members->size(); ++i) {
+      if ((*members)[i].name != name) {
+        fields.refuse((*members)[i].name, "unknown field");
+      }
     }
   }
 
@@ -268,12 +274,12 @@ private:
     std::optional<std::int64_t> top;
     if (call_.form == GenerationForm::kChat) {
       call_.logprobs = fields_.boolean("logprobs").value_or(false);
-      top = fields_.integer("top_logprobs", {0, kMaxTopChoices});
+      top = fields_.integer("top_logprobs", {0, kMaxAlternatives});
       if (top.value_or(0) > 0 && !call_.logprobs) {
         fields_.refuse("top_logprobs", "needs logprobs");
       }
     } else {
-      top = fields_.integer("logprobs", {0, kMaxTopChoices});
+      top = fields_.integer("logprobs", {0, kMaxAlternatives});
       call_.logprobs = top.has_value();
     }
     call_.settings.top_logprobs = static_cast<std::int32_t>(top.value_or(0));
@@ -297,7 +303,7 @@ private:
       limit = kDefaultMaxTokens;
     }
     if (limit.has_value()) {
-      call_.max_new_tokens = static_cast<std::int32_t>(*limit);
+      call_.requested_max_tokens = static_cast<std::int32_t>(*limit);
     }
   }
 
@@ -408,7 +414,7 @@ private:
   const Json* read_tools() {
     const Json* tools = fields_.find("tools");
     const Json* choice = fields_.find("tool_choice");
-    call_.one_tool_call = !fields_.boolean("parallel_tool_calls").value_or(true);
+    call_.first_tool_call_only = !fields_.boolean("parallel_tool_calls").value_or(true);
     const std::string* name = choice == nullptr ? nullptr : choice->if_string();
     if (choice != nullptr && (name == nullptr || (*name != "auto" && *name != "none"))) {
       fields_.refuse("tool_choice",
@@ -432,12 +438,12 @@ private:
                        "must have the type \"function\" and a function with a name");
         return nullptr;
       }
+      call_.tools.insert(*called->if_string());
     }
     if (!model_.chat->mentions("tools")) {
       fields_.refuse("tools", "the model's chat template does not know tools");
       return nullptr;
     }
-    call_.reads_tool_calls = true;
     return tools;
   }
 
@@ -547,7 +553,7 @@ private:
       }
       longest = std::max(longest, static_cast<std::int64_t>(prompt.ids.size()));
     }
-    const std::int64_t wanted = call_.max_new_tokens.value_or(1);
+    const std::int64_t wanted = call_.requested_max_tokens.value_or(1);
     if (longest + wanted > model_.max_positions) {
       code_ = "context_length_exceeded";
       fields_.refuse(field, std::to_string(longest) + " tokens and " + std::to_string(wanted) +
@@ -556,7 +562,7 @@ private:
       return;
     }
     const std::int64_t room = model_.max_positions - longest;
-    call_.settings.max_new_tokens = call_.max_new_tokens.value_or(
+    call_.settings.max_new_tokens = call_.requested_max_tokens.value_or(
         static_cast<std::int32_t>(std::min(room, model_.max_new_tokens.value_or(room))));
     if (const Status valid = engines::validate(call_.settings.sampling, model_.vocab_size);
         !valid.ok()) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,12 +22,12 @@ enum class GenerationForm : std::uint8_t { kCompletion, kChat };
 /// The maximum number of responses to one request: prompts times `n`.
 inline constexpr std::int64_t kMaxChoices = 1024;
 /// The maximum of `logprobs` and `top_logprobs`.
-inline constexpr std::int64_t kMaxTopChoices = 20;
+inline constexpr std::int64_t kMaxAlternatives = 20;
 
 /// How the server treats a field of a request.
 enum class FieldUse : std::uint8_t {
   kUsed,
-  kNoEffect,  // accepted: it says something that does not concern the response
+  kNoEffect,  // accepted; does not affect the response
   kRefused,   // known, but not supported
 };
 
@@ -52,17 +53,17 @@ struct GenerationCall {
   std::string model;
   std::vector<Prompt> prompts;  // at least one
   std::int32_t num_per_prompt = 1;
-  /// All choices are generated with these settings. The prompt, the id and, without a `seed`, the
-  /// seed are missing. `max_new_tokens` is that of the longest prompt.
+  /// All choices are generated with these settings. The id, the prompt, the seed, the draw key and
+  /// the adapter are missing. `max_new_tokens` fits the longest prompt.
   engines::RolloutRequest settings;
   std::optional<std::uint64_t> seed;
-  std::optional<std::int32_t> max_new_tokens;  // absent: as many as the context has room for
+  std::optional<std::int32_t> requested_max_tokens;  // absent if the request has none
   bool stream = false;
   bool include_usage = false;  // in a stream
   bool echo = false;
   bool logprobs = false;
-  bool reads_tool_calls = false;  // the response may call tools
-  bool one_tool_call = false;     // and only the first call counts
+  std::set<std::string> tools;        // that the response may call
+  bool first_tool_call_only = false;  // and only the first call counts
 
   [[nodiscard]] std::size_t num_choices() const noexcept {
     return prompts.size() * static_cast<std::size_t>(num_per_prompt);

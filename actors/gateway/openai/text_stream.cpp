@@ -33,7 +33,7 @@ std::string TextStream::add(const std::string& piece) {
     stopped_ = true;
     size = static_cast<std::size_t>(match->begin - held_begin_);
   } else {
-    size -= partial_stop(held_, stops_);
+    size -= partial_suffix_length(held_, stops_);
   }
   std::string text = held_.substr(0, size);
   held_.erase(0, size);
@@ -41,7 +41,7 @@ std::string TextStream::add(const std::string& piece) {
   return text;
 }
 
-std::size_t partial_stop(const std::string& text, const std::vector<std::string>& stops) {
+std::size_t partial_suffix_length(const std::string& text, const std::vector<std::string>& stops) {
   std::size_t longest = 0;
   for (const std::string& stop : stops) {
     for (std::size_t size = std::min(text.size(), stop.size() - 1); size > longest; --size) {

@@ -38,7 +38,7 @@ private:
 
 /// Returns the length of the longest end of `text` that is the beginning of one of `stops`, but not
 /// all of it.
-[[nodiscard]] std::size_t partial_stop(const std::string& text,
-                                       const std::vector<std::string>& stops);
+[[nodiscard]] std::size_t partial_suffix_length(const std::string& text,
+                                                const std::vector<std::string>& stops);
 
 }  // namespace tidemill::actors::openai

@@ -22,11 +22,11 @@ std::string_view trimmed(std::string_view text) {
              : text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
 }
 
-std::optional<ToolCall> to_call(const Json& json) {
+std::optional<ToolCall> to_call(const Json& json, const std::set<std::string>& tools) {
   const Json* name = json.find("name");
   const Json* arguments = json.find("arguments");
   arguments = arguments != nullptr ? arguments : json.find("parameters");
-  if (name == nullptr || name->if_string() == nullptr || name->if_string()->empty()) {
+  if (name == nullptr || name->if_string() == nullptr || !tools.contains(*name->if_string())) {
     return std::nullopt;
   }
   if (arguments == nullptr || arguments->is_null()) {
@@ -40,7 +40,8 @@ std::optional<ToolCall> to_call(const Json& json) {
 
 // Returns the calls that `text` consists of: one or, if `may_be_list`, a list. None if it is not
 // only calls.
-std::vector<ToolCall> parse_calls(std::string_view text, bool may_be_list) {
+std::vector<ToolCall> parse_calls(std::string_view text, bool may_be_list,
+                                  const std::set<std::string>& tools) {
   const auto json = parse_json(trimmed(text), {.max_depth = kMaxDepth});
   if (!json.ok()) {
     return {};
@@ -48,13 +49,13 @@ std::vector<ToolCall> parse_calls(std::string_view text, bool may_be_list) {
   std::vector<ToolCall> calls;
   const Json::Array* list = json.value().if_array();
   if (list == nullptr) {
-    if (auto call = to_call(json.value())) {
+    if (auto call = to_call(json.value(), tools)) {
       calls.push_back(std::move(*call));
     }
     return calls;
   }
   for (std::size_t i = 0; may_be_list && i < list->size(); ++i) {
-    auto call = to_call((*list)[i]);
+    auto call = to_call((*list)[i], tools);
     if (!call.has_value()) {
       return {};
     }
@@ -88,7 +89,7 @@ void ToolCallReader::read_held(ToolPiece& piece) {
     if (state_ == State::kText) {
       const std::size_t open = held_.find(kOpen);
       if (open == std::string::npos) {
-        const std::size_t size = held_.size() - partial_stop(held_, {std::string(kOpen)});
+        const std::size_t size = held_.size() - partial_suffix_length(held_, {std::string(kOpen)});
         piece.text += held_.substr(0, size);
         held_.erase(0, size);
         return;
@@ -101,7 +102,7 @@ void ToolCallReader::read_held(ToolPiece& piece) {
     if (close == std::string::npos) {
       return;
     }
-    const std::vector<ToolCall> calls = parse_calls(held_.substr(0, close), false);
+    const std::vector<ToolCall> calls = parse_calls(held_.substr(0, close), false, tools_);
     if (calls.empty()) {
       piece.text += std::string(kOpen) + held_.substr(0, close + kClose.size());
     }
@@ -115,11 +116,11 @@ ToolPiece ToolCallReader::finish() {
   ToolPiece piece;
   const std::string rest = std::exchange(held_, {});
   if (state_ == State::kPlain) {
-    piece.calls = parse_calls(rest, true);
+    piece.calls = parse_calls(rest, true, tools_);
     piece.text = piece.calls.empty() ? rest : "";
   } else if (state_ == State::kTag) {
     // A call whose end tag is missing, because the response has ended with the call.
-    piece.calls = parse_calls(rest, false);
+    piece.calls = parse_calls(rest, false, tools_);
     piece.text = piece.calls.empty() ? std::string(kOpen) + rest : "";
   } else {
     piece.text = rest;

@@ -74,9 +74,9 @@ protected:
     deps.http = &http_;
     deps.device = caf::actor_cast<actors::StreamingActor>(device_);
     deps.model = model_;
-    deps.port = &port();
+    deps.parse_port = &port();
     deps.clock = &clock_;
-    deps.access.hosts = {"localhost"};
+    deps.access.host_names = {"localhost"};
     deps.access.keys = std::move(keys);
     deps.limits.max_choices = 8;
     deps.unix_time = [] { return 17; };

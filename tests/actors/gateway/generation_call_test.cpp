@@ -96,12 +96,12 @@ TEST_F(GenerationCallTest, RendersMessages) {
 TEST_F(GenerationCallTest, GivesToolsToTheTemplate) {
   const std::string tools = R"(, "tools": [{"type": "function", "function": {"name": "add"}}])";
   const GenerationCall made = chat(tools);
-  EXPECT_TRUE(made.reads_tool_calls);
+  EXPECT_THAT(made.tools, ElementsAre("add"));
   EXPECT_EQ(made.prompts[0].ids, byte_ids("<user>hi<tools:1><assistant>"));
-  EXPECT_TRUE(chat(tools + R"(, "parallel_tool_calls": false)").one_tool_call);
+  EXPECT_TRUE(chat(tools + R"(, "parallel_tool_calls": false)").first_tool_call_only);
   for (const std::string& none :
        {std::string(R"(, "tools": [])"), tools + R"(, "tool_choice": "none")"}) {
-    EXPECT_FALSE(chat(none).reads_tool_calls);
+    EXPECT_TRUE(chat(none).tools.empty());
     EXPECT_EQ(chat(none).prompts[0].ids, byte_ids("<user>hi<assistant>"));
   }
 }

@@ -12,7 +12,7 @@
 namespace tidemill::test {
 namespace {
 
-using actors::openai::partial_stop;
+using actors::openai::partial_suffix_length;
 using actors::openai::TextStream;
 
 // Returns the pieces of a text, one for each token and one for the end.
@@ -43,10 +43,10 @@ TEST(TextStreamTest, HoldsBackWhatMayBecomeAStop) {
 }
 
 TEST(TextStreamTest, FindsPartialStops) {
-  EXPECT_EQ(partial_stop("abc", {"cd", "bcd"}), 2U);
-  EXPECT_EQ(partial_stop("abc", {"abc"}), 0U);
-  EXPECT_EQ(partial_stop("", {"abc"}), 0U);
-  EXPECT_EQ(partial_stop("aaa", {"aaaa"}), 3U);
+  EXPECT_EQ(partial_suffix_length("abc", {"cd", "bcd"}), 2U);
+  EXPECT_EQ(partial_suffix_length("abc", {"abc"}), 0U);
+  EXPECT_EQ(partial_suffix_length("", {"abc"}), 0U);
+  EXPECT_EQ(partial_suffix_length("aaa", {"aaaa"}), 3U);
 }
 
 // The pieces together are the text before the first stop string that is complete.

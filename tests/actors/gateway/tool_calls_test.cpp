@@ -22,7 +22,7 @@ struct Read {
 
 // Reads a response whose pieces have at most `size` bytes.
 Read read(const std::string& response, std::size_t size = 1000) {
-  ToolCallReader reader;
+  ToolCallReader reader({"add", "now", "a", "b", "f"});
   Read all;
   const auto add = [&](const ToolPiece& piece) {
     all.text += piece.text;
@@ -66,6 +66,7 @@ TEST(ToolCallsTest, LeavesOtherTextAsItIs) {
            std::string("a < b and <tool"),
            std::string("{not json"),
            std::string(R"({"name": 1})"),
+           std::string(R"({"name": "Bob", "age": 3})"),
            std::string(R"({"name": ""})"),
            std::string(R"({"name": "a", "arguments": "x"})"),
            std::string(R"([{"name": "a"}, 1])"),
@@ -84,7 +85,7 @@ TEST(ToolCallsTest, LeavesOtherTextAsItIs) {
 }
 
 TEST(ToolCallsTest, HoldsBackOnlyWhatMayBeACall) {
-  ToolCallReader reader;
+  ToolCallReader reader({"add", "now", "a", "b", "f"});
   EXPECT_EQ(reader.push("Hi").text, "Hi");
   EXPECT_EQ(reader.push(" <").text, " ");
   EXPECT_EQ(reader.push("b").text, "<b");

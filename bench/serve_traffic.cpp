@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/serve_load.hpp"
+#include "bench/serve_traffic.hpp"
 
 #include <algorithm>
 #include <arpa/inet.h>
@@ -30,7 +30,7 @@ double elapsed_since(SteadyClock::time_point start) {
 // A connection to the server.
 class Client {
 public:
-  explicit Client(const LoadOptions& options)
+  explicit Client(const TrafficOptions& options)
       : options_(options), fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {}
 
   [[nodiscard]] Status connect() {
@@ -90,12 +90,12 @@ public:
   }
 
 private:
-  const LoadOptions& options_;
+  const TrafficOptions& options_;
   UniqueFd fd_;
   std::string received_;
 };
 
-std::string request_body(const LoadOptions& options, RandomStream& random) {
+std::string request_body(const TrafficOptions& options, RandomStream& random) {
   std::string ids;
   for (std::int64_t i = 0; i < options.prompt_tokens; ++i) {
     const std::uint64_t id = 10 + random.below(static_cast<std::uint64_t>(options.vocabulary - 10));
@@ -118,7 +118,7 @@ std::int64_t last_number(const std::string& text, const std::string& name) {
 }
 
 // Sends the requests of stream `index`.
-Status run_stream(const LoadOptions& options, int index, std::vector<ResponseTimes>& times) {
+Status run_stream(const TrafficOptions& options, int index, std::vector<ResponseTimes>& times) {
   RandomStream random(options.seed, static_cast<std::uint64_t>(index));
   for (int i = 0; i < options.requests; ++i) {
     const std::string body = request_body(options, random);
@@ -144,7 +144,7 @@ Status run_stream(const LoadOptions& options, int index, std::vector<ResponseTim
 
 }  // namespace
 
-Result<LoadTimes> run_load(const LoadOptions& options) {
+Result<TrafficTimes> run_traffic(const TrafficOptions& options) {
   const auto count = static_cast<std::size_t>(options.streams);
   std::vector<std::vector<ResponseTimes>> times(count);
   std::vector<Status> statuses(count);
@@ -157,7 +157,7 @@ Result<LoadTimes> run_load(const LoadOptions& options) {
   for (std::thread& thread : threads) {
     thread.join();
   }
-  LoadTimes all;
+  TrafficTimes all;
   all.seconds = elapsed_since(start);
   for (std::size_t i = 0; i < count; ++i) {
     TIDEMILL_RETURN_IF_ERROR(statuses[i]);
@@ -167,7 +167,7 @@ Result<LoadTimes> run_load(const LoadOptions& options) {
   return all;
 }
 
-Result<std::vector<double>> time_requests(const LoadOptions& options, const std::string& path,
+Result<std::vector<double>> time_requests(const TrafficOptions& options, const std::string& path,
                                           int count) {
   Client client(options);
   TIDEMILL_RETURN_IF_ERROR(client.connect());

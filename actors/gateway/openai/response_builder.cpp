@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "actors/gateway/openai/generation_reply.hpp"
+#include "actors/gateway/openai/response_builder.hpp"
 
 #include <algorithm>
 #include <set>
@@ -29,7 +29,7 @@ std::string sse_event(const Json& data) {
 
 }  // namespace
 
-GenerationReply::GenerationReply(GenerationCall call, const ServedModel& model, std::string id,
+ResponseBuilder::ResponseBuilder(GenerationCall call, const ServedModel& model, std::string id,
                                  std::int64_t created)
     : call_(std::move(call)),
       model_(model),
@@ -37,18 +37,19 @@ GenerationReply::GenerationReply(GenerationCall call, const ServedModel& model, 
       created_(created),
       choices_(call_.num_choices()) {
   for (std::size_t i = 0; i < choices_.size(); ++i) {
+    choices_[i].tool_reader = ToolCallReader(call_.tools);
     choices_[i].text.emplace(model_.tokenizer, call_.settings.stop_strings);
     choices_[i].all_text = call_.echo ? echoed_text(prompt_of(i)) : "";
   }
 }
 
-std::string GenerationReply::echoed_text(const Prompt& prompt) const {
+std::string ResponseBuilder::echoed_text(const Prompt& prompt) const {
   return prompt.text.has_value()
              ? *prompt.text
              : model_.tokenizer.decode(prompt.ids, engines::SpecialTokenText::kKeep);
 }
 
-std::string GenerationReply::token_text(std::int32_t token) const {
+std::string ResponseBuilder::token_text(std::int32_t token) const {
   std::string text;
   const std::string_view bytes = model_.tokenizer.token_bytes(token);
   const std::size_t end = append_repaired_utf8(bytes, text);
@@ -61,14 +62,14 @@ std::string GenerationReply::token_text(std::int32_t token) const {
 // -- events and bodies
 // -----------------------------------------------------------------------------
 
-Json::Object GenerationReply::frame(bool is_event) const {
+Json::Object ResponseBuilder::frame(bool is_event) const {
   const char* object = !is_chat() ? "text_completion"
                        : is_event ? "chat.completion.chunk"
                                   : "chat.completion";
   return {{"id", id_}, {"object", object}, {"created", created_}, {"model", call_.model}};
 }
 
-std::string GenerationReply::begin() {
+std::string ResponseBuilder::begin() {
   std::string events;
   for (std::size_t i = 0; i < choices_.size() && call_.stream; ++i) {
     if (!is_chat()) {
@@ -87,7 +88,7 @@ std::string GenerationReply::begin() {
   return events;
 }
 
-std::string GenerationReply::event(std::size_t index, const std::string& text, bool is_last) {
+std::string ResponseBuilder::event(std::size_t index, const std::string& text, bool is_last) {
   Choice& choice = choices_[index];
   const bool has_calls = choice.num_sent_calls < choice.calls.size();
   if (!call_.stream || (text.empty() && !has_calls && !is_last)) {
@@ -117,7 +118,7 @@ std::string GenerationReply::event(std::size_t index, const std::string& text, b
   return sse_event(object);
 }
 
-std::string GenerationReply::end_stream() const {
+std::string ResponseBuilder::end_stream() const {
   std::string events;
   if (call_.include_usage) {
     Json::Object object = frame(true);
@@ -128,11 +129,11 @@ std::string GenerationReply::end_stream() const {
   return events + "data: [DONE]\n\n";
 }
 
-std::string GenerationReply::error_events(const ApiError& error) {
+std::string ResponseBuilder::error_events(const ApiError& error) {
   return sse_event(to_json(error)) + "data: [DONE]\n\n";
 }
 
-Json GenerationReply::whole_choice(std::size_t index) const {
+Json ResponseBuilder::whole_choice(std::size_t index) const {
   const Choice& choice = choices_[index];
   Json::Object one{{"index", integer(index)}};
   if (is_chat()) {
@@ -153,7 +154,7 @@ Json GenerationReply::whole_choice(std::size_t index) const {
 }
 
 // Returns the calls from `first` on. In an event, each has its index.
-Json GenerationReply::calls_json(std::size_t index, std::size_t first, bool is_event) const {
+Json ResponseBuilder::calls_json(std::size_t index, std::size_t first, bool is_event) const {
   const Choice& choice = choices_[index];
   Json::Array all;
   for (std::size_t i = first; i < choice.calls.size(); ++i) {
@@ -170,7 +171,7 @@ Json GenerationReply::calls_json(std::size_t index, std::size_t first, bool is_e
   return all;
 }
 
-Json GenerationReply::body() const {
+Json ResponseBuilder::body() const {
   Json::Object object = frame(false);
   Json::Array all;
   for (std::size_t i = 0; i < choices_.size(); ++i) {
@@ -181,16 +182,18 @@ Json GenerationReply::body() const {
   return object;
 }
 
-Json GenerationReply::usage() const {
+Json ResponseBuilder::usage() const {
   std::size_t prompt_tokens = 0;
   std::size_t completion_tokens = 0;
   std::int64_t cached_tokens = 0;
   for (const Prompt& prompt : call_.prompts) {
     prompt_tokens += prompt.ids.size();
   }
-  for (const Choice& choice : choices_) {
-    completion_tokens += choice.num_tokens;
-    cached_tokens += choice.cached_tokens;
+  for (std::size_t i = 0; i < choices_.size(); ++i) {
+    completion_tokens += choices_[i].num_tokens;
+    // The other choices find the prompt that the first one has computed.
+    const bool is_first = i % static_cast<std::size_t>(call_.num_per_prompt) == 0;
+    cached_tokens += is_first ? choices_[i].cached_tokens : 0;
   }
   return Json::Object{
       {"prompt_tokens", integer(prompt_tokens)},
@@ -204,7 +207,7 @@ Json GenerationReply::usage() const {
 // -- tokens
 // ----------------------------------------------------------------------------------------
 
-std::string GenerationReply::take(Choice& choice, std::int32_t token, float logprob,
+std::string ResponseBuilder::take(Choice& choice, std::int32_t token, float logprob,
                                   std::span<const engines::TokenLogprob> top) {
   ++choice.num_tokens;
   const auto& ends = call_.settings.stop_ids;
@@ -218,8 +221,8 @@ std::string GenerationReply::take(Choice& choice, std::int32_t token, float logp
 }
 
 // Returns `text`, the next of a response, without the calls of tools, which it adds to the choice.
-std::string GenerationReply::without_calls(Choice& choice, std::string text, bool is_end) const {
-  if (!call_.reads_tool_calls) {
+std::string ResponseBuilder::without_calls(Choice& choice, std::string text, bool is_end) const {
+  if (call_.tools.empty()) {
     return text;
   }
   ToolPiece piece = choice.tool_reader.push(text);
@@ -229,13 +232,13 @@ std::string GenerationReply::without_calls(Choice& choice, std::string text, boo
     piece.calls.insert(piece.calls.end(), last.calls.begin(), last.calls.end());
   }
   choice.calls.insert(choice.calls.end(), piece.calls.begin(), piece.calls.end());
-  if (call_.one_tool_call && choice.calls.size() > 1) {
+  if (call_.first_tool_call_only && choice.calls.size() > 1) {
     choice.calls.resize(1);
   }
   return std::move(piece.text);
 }
 
-std::string GenerationReply::on_tokens(std::size_t index, const TokenEvent& tokens) {
+std::string ResponseBuilder::on_tokens(std::size_t index, const TokenEvent& tokens) {
   Choice& choice = choices_[index];
   if (needs_prompt_scores() || choice.finish_reason != nullptr) {
     return {};
@@ -253,7 +256,7 @@ std::string GenerationReply::on_tokens(std::size_t index, const TokenEvent& toke
   return event(index, text, false);
 }
 
-void GenerationReply::score_prompt(std::size_t index, const engines::RolloutResult& result) {
+void ResponseBuilder::score_prompt(std::size_t index, const engines::RolloutResult& result) {
   Choice& choice = choices_[index];
   const Prompt& prompt = prompt_of(index);
   const auto width = static_cast<std::size_t>(call_.settings.prompt_top_logprobs);
@@ -269,7 +272,7 @@ void GenerationReply::score_prompt(std::size_t index, const engines::RolloutResu
   }
 }
 
-std::string GenerationReply::on_result(std::size_t index, const engines::RolloutResult& result) {
+std::string ResponseBuilder::on_result(std::size_t index, const engines::RolloutResult& result) {
   Choice& choice = choices_[index];
   TIDEMILL_CHECK(choice.finish_reason == nullptr);
   std::string text;  // that no event has had
@@ -300,7 +303,7 @@ std::string GenerationReply::on_result(std::size_t index, const engines::Rollout
 // -- log-probabilities
 // -----------------------------------------------------------------------------
 
-Json GenerationReply::logprobs(Choice& choice) const {
+Json ResponseBuilder::logprobs(Choice& choice) const {
   const std::vector<Scored> scored = std::exchange(choice.scored, {});
   if (is_chat()) {
     return chat_logprobs(scored);
@@ -312,7 +315,7 @@ Json GenerationReply::logprobs(Choice& choice) const {
   return completion_logprobs(scored, offset);
 }
 
-Json GenerationReply::chat_logprobs(const std::vector<Scored>& scored) const {
+Json ResponseBuilder::chat_logprobs(const std::vector<Scored>& scored) const {
   const auto entry = [&](std::int32_t token, float logprob) {
     Json::Array bytes;
     for (const char c : model_.tokenizer.token_bytes(token)) {
@@ -334,7 +337,7 @@ Json GenerationReply::chat_logprobs(const std::vector<Scored>& scored) const {
   return Json::Object{{"content", std::move(content)}, {"refusal", Json()}};
 }
 
-Json GenerationReply::completion_logprobs(const std::vector<Scored>& scored,
+Json ResponseBuilder::completion_logprobs(const std::vector<Scored>& scored,
                                           std::size_t text_offset) const {
   Json::Array tokens;
   Json::Array values;

@@ -23,10 +23,10 @@ namespace tidemill::actors::openai {
 /// be empty. Without a stream, they return nothing, and `body` returns the response once all
 /// choices have ended. Choice p * `num_per_prompt` + k is the k-th response to prompt p.
 /// Threads: one call at a time. Borrows `model`.
-class GenerationReply {
+class ResponseBuilder {
 public:
   /// `id` is the name of the response, such as "cmpl-1", and `created` the time in Unix seconds.
-  GenerationReply(GenerationCall call, const ServedModel& model, std::string id,
+  ResponseBuilder(GenerationCall call, const ServedModel& model, std::string id,
                   std::int64_t created);
 
   [[nodiscard]] const GenerationCall& call() const noexcept { return call_; }
