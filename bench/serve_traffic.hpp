@@ -19,15 +19,15 @@ struct TrafficOptions {
   int requests = 4;  // of each stream
   std::int64_t prompt_tokens = 64;
   std::int64_t new_tokens = 64;
-  /// Prompts consist of random token ids from 10 up to this. No two prompts are equal.
+  /// Prompts consist of random token ids from 10 to `vocabulary` - 1.
   std::int64_t vocabulary = 1000;
   std::uint64_t seed = 1;
 };
 
-/// When the tokens of a response arrived, counted from the moment its request was sent.
+/// When a response arrived, counted from just before its connection was opened.
 struct ResponseTimes {
   double first_token_s = 0.0;
-  double last_token_s = 0.0;
+  double last_token_s = 0.0;  // until the end mark
 };
 
 /// The responses of all streams.
@@ -38,8 +38,8 @@ struct TrafficTimes {
 };
 
 /// Applies the load and returns once all responses have ended. Starts a thread for each stream.
-/// Errors: `kUnavailable` naming the address, if the server refuses a request, does not respond
-/// within a minute, or returns another number of tokens than it was asked for.
+/// Errors: `kUnavailable` naming the address, if the server refuses a request, sends nothing for a
+/// minute, or returns another number of tokens than it was asked for.
 [[nodiscard]] Result<TrafficTimes> run_traffic(const TrafficOptions& options);
 
 /// Measures how long `count` requests for `path` take, one after another on one connection.
@@ -47,7 +47,7 @@ struct TrafficTimes {
 [[nodiscard]] Result<std::vector<double>> time_requests(const TrafficOptions& options,
                                                         const std::string& path, int count);
 
-/// Returns the value below which a share `quantile` of `values` lies, or 0 if there are none.
+/// Returns a quantile by nearest rank, or 0 if there are no values.
 /// Requires ascending values and a quantile in [0, 1].
 [[nodiscard]] double quantile_of(const std::vector<double>& values, double quantile);
 

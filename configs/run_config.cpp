@@ -4,7 +4,7 @@
 namespace tidemill::configs {
 
 void describe(Schema<RunConfig>& s) {
-  s.one_of("workflow", &RunConfig::workflow, "How the run trains the model, or serve.")
+  s.one_of("workflow", &RunConfig::workflow, "How to train the model, or serve: a server.")
       .kind<workflows::RlOptions>("rl", "Reinforcement learning.")
       .kind<workflows::SftOptions>("sft", "Supervised fine-tuning.")
       .kind<workflows::ServeOptions>("serve", "A server, for `tidemill serve`.")

@@ -4,11 +4,10 @@
 namespace tidemill::workflows {
 
 void describe(Schema<ServerOptions>& s) {
-  s.field(
-      "host", &ServerOptions::host,
-      "Address to listen at. Without serve.keys_file, only addresses of this machine's loopback "
-      "interface are allowed.");
-  s.field("port", &ServerOptions::port, "TCP port to listen at; 0: any free one.").range(0, 65535);
+  s.field("host", &ServerOptions::host,
+          "IP address to listen on. Without serve.keys_file, it must be one of the loopback "
+          "interface.");
+  s.field("port", &ServerOptions::port, "TCP port to listen on; 0: any free one.").range(0, 65535);
   s.field("name", &ServerOptions::name,
           "Name of the model in requests. Without it, the last part of model.path.")
       .also_called({"served_model_name"});
@@ -22,7 +21,7 @@ void describe(Schema<ServerOptions>& s) {
           "need none.")
       .also_called({"api_key"});
   s.field("max_running", &ServerOptions::max_running,
-          "Maximum number of responses that are generated at the same time; others wait.")
+          "Maximum number of responses generated at the same time; others wait.")
       .range(1, 4096)
       .also_called({"max_num_seqs", "max_running_requests"});
   s.field("kv_bytes", &ServerOptions::kv_bytes,
@@ -36,15 +35,15 @@ void describe(Schema<ServerOptions>& s) {
       .at_least(0)
       .unit("bytes");
   s.field("drain_seconds", &ServerOptions::drain_seconds,
-          "How long a server that is asked to stop goes on with the responses that it has begun.")
+          "Time to complete responses after a signal to stop.")
       .range(0, 86400)
       .unit("seconds");
 }
 
 void describe(Schema<ServeOptions>& s) {
   s.field("model", &ServeOptions::model, "The model to serve.");
-  s.field("serve", &ServeOptions::serve, "Where the server listens, and what it serves.");
-  s.field("seed", &ServeOptions::seed, "Seed of responses to requests without a seed.").at_least(0);
+  s.field("serve", &ServeOptions::serve, "Address, API keys, limits and memory of the server.");
+  s.field("seed", &ServeOptions::seed, "Seed of requests that set none.").at_least(0);
   s.field("device", &ServeOptions::device, "Threads and memory that the server may use.");
 }
 

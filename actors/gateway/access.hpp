@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which requests a gateway accepts: from which pages of browsers, and with which keys.
+// Which requests a gateway accepts: under which host names, from which web origins, with which
+// keys.
 #pragma once
 
 #include <memory>
@@ -13,7 +14,7 @@
 
 namespace tidemill::actors {
 
-/// The rules of access.
+/// Who may send requests.
 struct AccessRules {
   /// The host names and addresses by which clients may address the server, in lower case and
   /// without a port. A browser that is made to resolve another name to this host (DNS rebinding)
@@ -23,8 +24,8 @@ struct AccessRules {
   std::shared_ptr<const ApiKeys> keys;
 };
 
-/// Checks the Host and Origin headers of a request. A page of another origin may not send requests,
-/// since a browser sends them without asking the user.
+/// Checks the headers Host and Origin of a request. Refuses requests of web pages of other origins,
+/// because browsers send them without asking the user.
 /// Errors: 421 for a host that is not in the rules, 403 for another origin.
 [[nodiscard]] std::optional<openai::ApiError> check_host_and_origin(const HttpRequest& request,
                                                                     const AccessRules& rules);

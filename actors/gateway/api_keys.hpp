@@ -33,8 +33,7 @@ struct ApiKey {
   [[nodiscard]] bool permits(KeyScope scope) const noexcept;
 };
 
-/// Returns a new key: "tm-" and 256 random bits. Nothing can be derived from its hash, because it
-/// is random.
+/// Returns a new key: "tm-" and 256 random bits, so that it cannot be guessed from its hash.
 [[nodiscard]] std::string make_api_key();
 /// Returns the hash of a key, as `ApiKey` has it.
 [[nodiscard]] std::string hash_api_key(std::string_view key);
@@ -59,8 +58,7 @@ public:
   [[nodiscard]] Status add(ApiKey key);
   /// Removes the key of this name. Errors: `kNotFound`.
   [[nodiscard]] Status remove(std::string_view name);
-  /// Returns the entry of `key`, or null. Takes the same time whether there is one or not, and
-  /// whichever it is.
+  /// Returns the entry of `key`, or null. Takes the same time whether and whichever entry matches.
   [[nodiscard]] const ApiKey* find(std::string_view key) const;
   [[nodiscard]] const std::vector<ApiKey>& all() const noexcept { return keys_; }
 

@@ -12,8 +12,8 @@
 
 namespace tidemill::actors {
 
-/// The counters of /metrics. A name that begins with "vllm:" has the meaning that it has in vLLM,
-/// so that its dashboards work; other names begin with "tidemill:".
+/// The counters of /metrics. Those that vLLM has too have its names, so that vLLM's dashboards
+/// work; other names begin with "tidemill:". Tokens of a response count when it ends.
 ///
 /// Source: vLLM, docs/design/metrics.md and vllm/v1/metrics/loggers.py.
 /// Threads: one call at a time.
@@ -32,7 +32,8 @@ public:
   /// Counts a response that has ended.
   void on_response(const engines::RolloutResult& result, std::size_t prompt_tokens,
                    Duration since_arrival);
-  /// Counts a request that was refused or has failed.
+  /// Counts a request that the gateway refused or that failed. What the HTTP server refuses does
+  /// not reach the gateway.
   void on_error(std::uint32_t status);
 
   /// Returns all metrics, those of the device included.

@@ -26,9 +26,9 @@ typename Inspector::result_type inspect(Inspector& f, TokenLogprob& x) {
 /// lower token does.
 ///
 /// `known` is a token of which the log-probability has been computed already, which fixes the sum
-/// of the softmax: the result contains it with equal bits. Without it (token -1), the sum is
-/// computed in double precision.
-/// Requires finite logits, and a `known` token below their number.
+/// of the softmax. If the result contains it, its log-probability has the same bits. Without it
+/// (token -1), the sum is computed in double precision. Requires finite logits, and a `known` token
+/// below their number.
 [[nodiscard]] std::vector<TokenLogprob> top_logprobs(std::span<const float> logits,
                                                      float inv_temperature, std::size_t count,
                                                      TokenLogprob known = {});

@@ -105,11 +105,11 @@ struct Message {
 };
 
 constexpr std::string_view kHelp =
-    "/system TEXT  sets the system message and starts again\n"
-    "/reset        starts again\n"
+    "/system TEXT  sets the system message and clears the conversation\n"
+    "/reset        clears the conversation\n"
     "/save FILE    writes the conversation as JSON\n"
     "/help         prints this\n"
-    "/exit         ends, as Ctrl-D does; Ctrl-C ends a response\n";
+    "/exit         ends the chat, as Ctrl-D does; Ctrl-C stops a response\n";
 
 class ChatCommand final : public Command {
 public:
@@ -123,7 +123,7 @@ public:
     model_.declare(app);
     app.add_option("--system", system_, "The system message")->type_name("TEXT");
     auto* most = app.add_option("--max-new-tokens", max_new_tokens_,
-                                "Maximum length of a response; 0: what the context has room for");
+                                "Maximum length of a response; 0: the rest of the context");
     accept_integers(*most->type_name("N")->capture_default_str(),
                     {0, std::numeric_limits<std::int32_t>::max()});
     auto* temperature = app.add_option("--temperature", sampling_.temperature,
@@ -198,7 +198,7 @@ private:
     } else if (verb == "/help") {
       session.out << kHelp;
     } else {
-      return invalid_argument(verb + ": unknown; /help lists what there is");
+      return invalid_argument(verb + ": unknown command; /help lists the commands");
     }
     return {};
   }
@@ -249,7 +249,7 @@ private:
     if (room < 1) {
       return invalid_argument("the conversation has " + std::to_string(size) +
                               " tokens, which fills the model's context of " +
-                              std::to_string(model.config.max_positions) + "; /reset starts again");
+                              std::to_string(model.config.max_positions) + "; /reset clears it");
     }
     rollout.sampling = sampling_;
     rollout.seed = seed_;

@@ -47,7 +47,7 @@ public:
         ->type_name("");
     app.add_option("--name", name_, "Name of the key to add or remove")->type_name("NAME");
     accept_names(*app.add_option("--scope", scopes_,
-                                 "What the key to add permits; may be repeated; infer without it")
+                                 "Scope of the new key; repeat for several; infer without it")
                       ->allow_extra_args(false),
                  {"infer", "tune", "admin"});
   }
@@ -78,7 +78,7 @@ private:
   [[nodiscard]] Status write(const ApiKeys& keys) const {
     PosixFileSystem files;
     TIDEMILL_RETURN_IF_ERROR(write_file(files, file_, keys.to_text()));
-    // Others may read hashes, but must not add any.
+    // Only the owner may read or change the file.
     return ::chmod(file_.c_str(), S_IRUSR | S_IWUSR) == 0
                ? Status()
                : Status(Errc::kUnavailable, file_ + ": its permissions cannot be set");
@@ -99,8 +99,7 @@ private:
       session.out << Json(Json::Object{{"name", name_}, {"key", secret}}).to_line();
     } else {
       session.out << secret << '\n';
-      session.err << "This key is not stored anywhere else. The server accepts it once it has "
-                     "been started again.\n";
+      session.err << "The key is not shown again. Restart the server to accept it.\n";
     }
     return {};
   }

@@ -64,7 +64,7 @@ public:
     return "tidemill serve configs/serve-quickstart.yaml serve.port=8080";
   }
 
-  void declare(CLI::App& app) override { file_.declare(app); }
+  void declare(CLI::App& app) override { file_.declare(app, "a server", "serve.port=8080"); }
 
   [[nodiscard]] Status run(Session& session) override {
     TIDEMILL_ASSIGN_OR_RETURN(const Resolved<configs::RunConfig> resolved, file_.load(session));

@@ -49,9 +49,11 @@ std::vector<configs::Override> numbered_overrides(const std::vector<std::string>
   return overrides;
 }
 
-void RunFile::declare(CLI::App& app) {
-  app.add_option("FILE", path_, "The YAML file of a run; - is stdin")->required()->type_name("");
-  app.add_option("KEY=VALUE", overrides_, "Keys that override the file, e.g. train.steps=20")
+void RunFile::declare(CLI::App& app, const std::string& what, const std::string& example) {
+  app.add_option("FILE", path_, "The YAML file of " + what + "; - is stdin")
+      ->required()
+      ->type_name("");
+  app.add_option("KEY=VALUE", overrides_, "Keys that override the file, e.g. " + example)
       ->type_name("");
 }
 

@@ -19,8 +19,10 @@ namespace tidemill::launcher {
 /// The file of a run and the keys with which the command line overrides it.
 class RunFile {
 public:
-  /// Adds the arguments to a command.
-  void declare(CLI::App& app);
+  /// Adds the arguments to a command. `what` is the kind of the file, for help, and `example` an
+  /// override.
+  void declare(CLI::App& app, const std::string& what = "a run",
+               const std::string& example = "train.steps=20");
 
   /// Reads the run, from standard input if the file is "-". Errors in an override name its number
   /// on the command line. Errors: those of `configs::load_run_config`.

@@ -234,7 +234,7 @@ TEST(ProgramTest, ExplainListsEveryKeyOnceUnderItsWorkflows) {
   const std::set<std::string> both{"Keys of rl and sft:"};
   EXPECT_TRUE(
       text.starts_with("Keys of rl, sft and serve:\n"
-                       "workflow: How the run trains the model, or serve.\n"))
+                       "workflow: How to train the model, or serve: a server.\n"))
       << text;
   EXPECT_EQ(headings["model.path"], std::set<std::string>{"Keys of rl, sft and serve:"});
   EXPECT_EQ(headings["serve.port"], std::set<std::string>{"Keys of serve:"});

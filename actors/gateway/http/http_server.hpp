@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The interface of an HTTP/1.1 server: requests go to callbacks, responses come as calls.
+// The interface of an HTTP/1.1 server: callbacks receive requests, and calls send responses.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ namespace tidemill::actors {
 /// Threads: called on the thread of the server. A call must not wait.
 struct HttpEvents {
   std::function<void(HttpRequest)> on_request;
-  /// The client has closed its connection, or the server has because of a limit, before the
-  /// response was complete. Nothing that is sent to the exchange arrives anymore.
+  /// Called if the connection closes before the response is complete, by the client or because of
+  /// a limit. Later calls for the exchange do nothing.
   std::function<void(ExchangeId)> on_closed;
 };
 
@@ -37,7 +37,7 @@ public:
   HttpServer& operator=(const HttpServer&) = delete;
   virtual ~HttpServer() = default;
 
-  /// Starts the server's thread, which accepts connections. To be called once.
+  /// Starts the server's thread, which accepts connections. Call it once.
   /// Errors: `kResourceExhausted` if the thread cannot be started.
   [[nodiscard]] virtual Status start(HttpEvents events) = 0;
 
@@ -51,17 +51,19 @@ public:
   /// Ends a body.
   virtual void end(ExchangeId exchange) = 0;
 
-  /// Waits until all responses have been sent, but at most for `limit`. Returns whether they have.
+  /// Waits up to `limit` until all responses have been sent. Returns whether they have.
   virtual bool flush(Duration limit) = 0;
 
   /// Returns the TCP port on which the server listens.
   [[nodiscard]] virtual std::uint16_t port() const = 0;
-  /// Accepts no more connections, and closes connections once they have no exchange.
+  /// Accepts no more connections. Closes idle connections, and the others after their current
+  /// response.
   virtual void stop_accepting() = 0;
 };
 
 /// The limits of a server. A request that exceeds one gets a response with the matching status
-/// (400, 408, 413, 431, 503), and its connection is closed.
+/// (408, 413, 431, 503), and its connection is closed. If there is no request, or the client does
+/// not read its response, the connection is closed without one.
 struct HttpLimits {
   std::size_t max_header_bytes = std::size_t{16} << 10U;  // request line and headers
   std::size_t max_headers = 100;

@@ -35,8 +35,8 @@ using ApiResult = std::variant<T, ApiError>;
 /// Returns a response with a JSON body.
 [[nodiscard]] HttpResponse json_response(const Json& body);
 
-/// Returns the error of a failed request: 400 if the request is to blame, 503 for `kUnavailable`,
-/// 504 for `kTimeout`, otherwise 500.
+/// Returns the error of a failed request: 404 for `kNotFound`, 503 for `kUnavailable`, 504 for
+/// `kTimeout`, 500 for `kInternal` and `kStaleVersion`, otherwise 400.
 [[nodiscard]] ApiError to_api_error(const Status& status);
 
 }  // namespace tidemill::actors::openai

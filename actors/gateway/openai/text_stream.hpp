@@ -14,13 +14,14 @@ namespace tidemill::actors::openai {
 
 /// Decodes tokens and holds back text that may be the beginning of a stop string.
 ///
-/// All results together are the text of the tokens, cut before the first stop string.
+/// The results, concatenated, are the text before the first stop string.
 class TextStream {
 public:
   /// Requires stop strings that `StopMatcher::create` accepts.
   TextStream(const engines::Tokenizer& tokenizer, std::vector<std::string> stops);
 
-  /// Returns the text that this token completes and that no stop string can contain. May be empty.
+  /// Returns the text that this token completes and that can no longer be part of a stop string.
+  /// May be empty.
   [[nodiscard]] std::string push(std::int32_t id);
   /// Returns the rest of the text.
   [[nodiscard]] std::string finish();
@@ -36,8 +37,7 @@ private:
   bool stopped_ = false;
 };
 
-/// Returns the length of the longest end of `text` that is the beginning of one of `stops`, but not
-/// all of it.
+/// Returns the length of the longest suffix of `text` that is a proper prefix of one of `stops`.
 [[nodiscard]] std::size_t partial_suffix_length(const std::string& text,
                                                 const std::vector<std::string>& stops);
 
