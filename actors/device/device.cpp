@@ -170,6 +170,7 @@ struct PortWork : engines::RolloutSink {
     more = train.has_value() || executor.has_work();
     if (!deps.rollout->has_work()) {
       usage.running = 0;
+      usage.kv_use = 0.0;
       usage.waiting = generating.size();  // for a version that is not served yet
     }
     return spent;

@@ -16,6 +16,22 @@ std::string_view without_port(std::string_view host) {
   return host.substr(0, colon);
 }
 
+// Returns the key that a request gives, or "".
+std::string_view key_of(const HttpRequest& request) {
+  constexpr std::string_view kBearer = "bearer ";
+  std::string_view given = request.header("authorization").value_or("");
+  if (lower_case(given.substr(0, kBearer.size())) == kBearer) {
+    given.remove_prefix(kBearer.size());
+  } else {
+    given = request.header("x-api-key").value_or("");
+  }
+  return given;
+}
+
+openai::ApiError no_valid_key() {
+  return {401, "the request needs a valid API key", "", "invalid_api_key"};
+}
+
 }  // namespace
 
 std::optional<openai::ApiError> check_host_and_origin(const HttpRequest& request,
@@ -37,21 +53,27 @@ std::optional<openai::ApiError> check_host_and_origin(const HttpRequest& request
   return std::nullopt;
 }
 
+bool is_open_path(std::string_view path) noexcept {
+  return path == "/health";
+}
+
+std::optional<openai::ApiError> check_head(const HttpRequest& request, const AccessRules& rules) {
+  if (auto refused = check_host_and_origin(request, rules)) {
+    return refused;
+  }
+  const bool needs_key = rules.keys != nullptr && !is_open_path(target_path(request.target));
+  return needs_key && rules.keys->find(key_of(request)) == nullptr ? std::optional(no_valid_key())
+                                                                   : std::nullopt;
+}
+
 std::optional<openai::ApiError> check_key(const HttpRequest& request, const AccessRules& rules,
                                           KeyScope scope) {
   if (rules.keys == nullptr) {
     return std::nullopt;
   }
-  constexpr std::string_view kBearer = "bearer ";
-  std::string_view given = request.header("authorization").value_or("");
-  if (lower_case(given.substr(0, kBearer.size())) == kBearer) {
-    given.remove_prefix(kBearer.size());
-  } else {
-    given = request.header("x-api-key").value_or("");
-  }
-  const ApiKey* key = rules.keys->find(given);
+  const ApiKey* key = rules.keys->find(key_of(request));
   if (key == nullptr) {
-    return openai::ApiError{401, "the request needs a valid API key", "", "invalid_api_key"};
+    return no_valid_key();
   }
   if (!key->permits(scope)) {
     return openai::ApiError{403, "the key " + quote(key->name) + " does not have the scope " +

@@ -35,4 +35,12 @@ struct AccessRules {
 [[nodiscard]] std::optional<openai::ApiError> check_key(const HttpRequest& request,
                                                         const AccessRules& rules, KeyScope scope);
 
+/// Checks what can be checked before the body of a request arrives: Host, Origin and, if the path
+/// needs a key, that there is a valid one.
+[[nodiscard]] std::optional<openai::ApiError> check_head(const HttpRequest& request,
+                                                         const AccessRules& rules);
+
+/// Returns whether a path needs no key.
+[[nodiscard]] bool is_open_path(std::string_view path) noexcept;
+
 }  // namespace tidemill::actors

@@ -10,6 +10,7 @@
 // cancelled. Replies to them that arrive later are ignored.
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <map>
 #include <optional>
 #include <string_view>
@@ -45,10 +46,16 @@ constexpr auto kAdapterTime = std::chrono::minutes(5);
 using Parsed = std::variant<GenerationCall, HttpResponse, AdapterRequest, ApiError>;
 using Parse = Parsed (*)(const std::string& body, const ServedModel& model, const std::string& now);
 
-struct Exchange {
-  std::shared_ptr<std::optional<Parsed>> parsed;  // written by the port
-  TimePoint arrival{};
+// A request at the port.
+struct ParseWork {
+  std::string body;                     // freed by the work
+  std::atomic<bool> abandoned = false;  // the exchange has ended
+  std::optional<Parsed> parsed;         // written by the work
   std::size_t body_bytes = 0;
+};
+
+struct Exchange {
+  TimePoint arrival{};
   std::optional<ResponseBuilder> response;  // while generating
   std::vector<SampleId> choices;            // their ids
   bool streaming = false;                   // the head of the response has been sent
@@ -69,6 +76,7 @@ struct GatewayState {
 
   GatewayDeps deps;
   std::map<ExchangeId, Exchange> exchanges;
+  std::map<ExchangeId, std::shared_ptr<ParseWork>> parsing;
   std::map<SampleId, Choice> choices;
   std::unique_ptr<GatewayMetrics> metrics;
   std::uint64_t last_sample = 0;
@@ -93,11 +101,10 @@ void end_exchange(Self self, ExchangeId id) {
       self->send(state.deps.device, atom::cancel_v, choice);
     }
   }
-  state.pending_body_bytes -= found->second.body_bytes;
-  state.exchanges.erase(found);
-  if (state.draining && state.exchanges.empty()) {
-    self->quit();
+  if (const auto work = state.parsing.find(id); work != state.parsing.end()) {
+    work->second->abandoned = true;  // its body counts until the port has come to it
   }
+  state.exchanges.erase(found);
 }
 
 void respond(Self self, ExchangeId id, HttpResponse response) {
@@ -164,8 +171,23 @@ void on_tokens(Self self, const TokenBatch& batch) {
 }
 
 ApiError generation_error(const Status& status, const GenerationCall& call) {
-  return status.code() == Errc::kNotFound ? openai::model_not_found(call.model)
-                                          : openai::to_api_error(status);
+  if (status.code() == Errc::kNotFound) {
+    return openai::model_not_found(call.model);
+  }
+  // The engine names the sample, which is not known to clients.
+  const std::string& message = status.message();
+  return openai::to_api_error({status.code(), message.substr(0, message.rfind(" sample_id="))});
+}
+
+// Ends all exchanges with an error.
+void fail_all(Self self, const ApiError& error) {
+  std::vector<ExchangeId> ids;
+  for (const auto& [id, exchange] : self->state.exchanges) {
+    ids.push_back(id);
+  }
+  for (const ExchangeId id : ids) {
+    fail(self, id, error);
+  }
 }
 
 void on_result(Self self, SampleId sample, const RolloutResult& result) {
@@ -215,8 +237,7 @@ void request_choice(Self self, RolloutRequest request) {
         const auto choice = self->state.choices.find(sample);
         if (choice != self->state.choices.end()) {
           const ExchangeId id = choice->second.exchange;
-          const GenerationCall& call = self->state.exchanges.at(id).response->call();
-          self->state.choices.erase(choice);
+          const GenerationCall call = self->state.exchanges.at(id).response->call();
           fail(self, id, generation_error(from_caf_error(error), call));
         }
       });
@@ -269,6 +290,10 @@ void ask_adapters(Self self, ExchangeId id, AdapterRequest request, Make make) {
 }
 
 void change_adapter(Self self, ExchangeId id, AdapterRequest request) {
+  if (request.name == self->state.deps.model->id) {
+    fail(self, id, {400, "lora_name: is the name of the model", "lora_name"});
+    return;
+  }
   const bool loads = request.action == AdapterAction::kLoad;
   const std::string name = request.name;
   ask_adapters(self, id, std::move(request),
@@ -362,7 +387,7 @@ void get(Self self, ExchangeId id, std::string_view path) {
       return openai::json_response(openai::model_list(*state.deps.model, list));
     });
   } else {
-    const std::string name(path.substr(kModelPrefix.size()));
+    const std::string name = decode_path(path.substr(kModelPrefix.size())).value_or("");
     ask_adapters(self, id, {}, [name](const GatewayState& state, const AdapterList& list) {
       const auto entry = openai::model_entry(*state.deps.model, list, name);
       return entry.has_value() ? openai::json_response(*entry)
@@ -374,7 +399,7 @@ void get(Self self, ExchangeId id, std::string_view path) {
 // Whether the Content-Type of a request is JSON. A page of another origin can send other types
 // without being asked by the browser first.
 bool is_json(const HttpRequest& request) {
-  const std::string_view type = request.header("content-type").value_or("");
+  const std::string type = lower_case(request.header("content-type").value_or(""));
   constexpr std::string_view kJson = "application/json";
   return type.starts_with(kJson) &&
          (type.size() == kJson.size() || type[kJson.size()] == ';' || type[kJson.size()] == ' ');
@@ -391,26 +416,32 @@ void post(Self self, HttpRequest& request, Parse parse) {
     fail(self, id, {429, "the server has too many requests", "", "too_many_requests"});
     return;
   }
-  Exchange& exchange = state.exchanges.at(id);
-  exchange.body_bytes = request.body.size();
-  state.pending_body_bytes += exchange.body_bytes;
-  exchange.parsed = std::make_shared<std::optional<Parsed>>();
+  const auto work = std::make_shared<ParseWork>();
+  work->body_bytes = request.body.size();
+  work->body = std::move(request.body);
+  state.pending_body_bytes += work->body_bytes;
+  state.parsing.emplace(id, work);
   state.deps.parse_port->run(
-      [body = std::make_shared<const std::string>(std::move(request.body)),
-       parsed = exchange.parsed, model = state.deps.model, now = state.deps.local_time(), parse] {
-        *parsed = parse(*body, *model, now);
+      [work, model = state.deps.model, now = state.deps.local_time(), parse] {
+        if (!work->abandoned) {
+          work->parsed = parse(work->body, *model, now);
+        }
+        work->body = std::string();
         return Duration::zero();
       },
       caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message(atom::worked_v, id));
 }
 
 void on_parsed(Self self, ExchangeId id) {
-  const auto found = self->state.exchanges.find(id);
-  if (found == self->state.exchanges.end()) {
+  auto& state = self->state;
+  const auto found = state.parsing.find(id);
+  const std::shared_ptr<ParseWork> work = std::move(found->second);
+  state.parsing.erase(found);
+  state.pending_body_bytes -= work->body_bytes;
+  if (!state.exchanges.contains(id)) {
     return;  // closed meanwhile
   }
-  Parsed parsed = std::move(**found->second.parsed);
-  found->second.parsed = nullptr;
+  Parsed& parsed = *work->parsed;
   if (auto* call = std::get_if<GenerationCall>(&parsed)) {
     generate(self, id, std::move(*call));
   } else if (auto* response = std::get_if<HttpResponse>(&parsed)) {
@@ -440,7 +471,7 @@ void on_request(Self self, HttpRequest& request) {
   const bool is_get = is_get_path(path);
   const KeyScope scope = route == kPostRoutes.end() ? KeyScope::kInfer : route->scope;
   const auto refused =
-      path == "/health" ? std::nullopt : check_key(request, state.deps.access, scope);
+      is_open_path(path) ? std::nullopt : check_key(request, state.deps.access, scope);
   if (refused.has_value()) {
     fail(self, id, *refused);
   } else if (route == kPostRoutes.end() && !is_get) {
@@ -459,6 +490,10 @@ void on_request(Self self, HttpRequest& request) {
 
 GatewayActor::behavior_type gateway(Self self, GatewayDeps deps) {
   self->link_to(deps.device);
+  self->set_exit_handler([self](const caf::exit_msg& exit) {
+    fail_all(self, {500, "the model has failed"});
+    self->quit(exit.reason);
+  });
   self->state.metrics = std::make_unique<GatewayMetrics>(deps.model->id);
   self->state.deps = std::move(deps);
   return {
@@ -469,9 +504,10 @@ GatewayActor::behavior_type gateway(Self self, GatewayDeps deps) {
       [self](atom::drain) {
         self->state.draining = true;
         self->state.deps.http->stop_accepting();
-        if (self->state.exchanges.empty()) {
-          self->quit();
-        }
+      },
+      [self](atom::stop) {
+        fail_all(self, {503, "the server has stopped"});
+        self->quit();
       },
   };
 }

@@ -23,7 +23,9 @@ using GatewayActor = TokenListenerActor::extend<
     caf::reacts_to<atom::closed, std::uint64_t>,
     // The port has parsed the request of an exchange.
     caf::reacts_to<atom::worked, std::uint64_t>,
-    // Refuses new requests with 503. The gateway ends once it has responded to all others.
-    caf::reacts_to<atom::drain>>;
+    // Refuses new requests with 503, and goes on with all others.
+    caf::reacts_to<atom::drain>,
+    // Fails all requests with 503, and ends.
+    caf::reacts_to<atom::stop>>;
 
 }  // namespace tidemill::actors

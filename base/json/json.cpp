@@ -130,8 +130,11 @@ nlohmann::ordered_json to_library(const Json& value) {
   }
   if (const Json::Object* members = value.if_object()) {
     auto object = nlohmann::ordered_json::object();
+    // Not by `operator[]`, which searches all members before: names occur once.
+    auto& list = object.get_ref<nlohmann::ordered_json::object_t&>();
+    list.reserve(members->size());
     for (const Json::Member& member : *members) {
-      object[member.name] = to_library(member.value);
+      list.push_back({member.name, to_library(member.value)});
     }
     return object;
   }

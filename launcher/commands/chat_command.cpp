@@ -278,7 +278,10 @@ private:
         engine.cancel(id);
         break;
       }
-      TIDEMILL_RETURN_IF_ERROR(engine.step({}).status());
+      if (Status stepped = engine.step({}).status(); !stepped.ok()) {
+        engine.cancel(id);
+        return stepped;
+      }
     }
     return {};
   }

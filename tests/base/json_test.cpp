@@ -210,5 +210,16 @@ TEST(Quote, KeepsMessagesShortAndOnOneLine) {
   EXPECT_EQ(quote_unless_plain(std::string(81, 'a')), quote(std::string(81, 'a')));
 }
 
+// Each member takes the same time; a search among all members for each would take minutes.
+TEST(JsonTest, WritesAnObjectWithManyMembers) {
+  Json::Object object;
+  for (int i = 0; i < 400'000; ++i) {
+    object.push_back({"member " + std::to_string(i), i});
+  }
+  const auto again = parse_json(Json(std::move(object)).to_line());
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(again.value().if_object()->size(), 400'000U);
+}
+
 }  // namespace
 }  // namespace tidemill

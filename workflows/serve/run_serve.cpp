@@ -24,6 +24,7 @@ namespace {
 using actors::ServedModel;
 
 constexpr std::size_t kMaxKeysBytes = std::size_t{1} << 20U;
+constexpr std::int64_t kMinCacheBytes = std::int64_t{1} << 20U;
 constexpr auto kPollTime = std::chrono::milliseconds(50);
 // How long the last responses may take to be sent.
 constexpr auto kFlushTime = std::chrono::seconds(5);
@@ -36,13 +37,30 @@ std::string model_name(const std::string& path) {
   return last.extension() == ".gguf" ? last.stem().string() : last.string();
 }
 
-// Returns the memory of the cache if none is set.
-std::int64_t default_kv_bytes(const ServeOptions& options, const engines::ModelConfig& config,
-                              DType kv_dtype) {
-  const std::int64_t per_token = 2 * config.num_layers * config.num_kv_heads * config.head_dim *
-                                 static_cast<std::int64_t>(kv_dtype == DType::kF32 ? 4 : 2);
-  const std::int64_t wanted = options.serve.max_running * config.max_positions * per_token;
-  return std::clamp(wanted, std::int64_t{1} << 20U, allowed_memory(options.device) / 4);
+// Returns the type of the cache of the served model.
+DType cache_type_of(const ServeOptions& options, const engines::ModelConfig& config) {
+  return engines::cache_type(compute_type(options.model, config));
+}
+
+// Returns the memory of one position in the cache.
+std::int64_t position_bytes(const ServeOptions& options, const engines::ModelConfig& config) {
+  const bool is_f32 = cache_type_of(options, config) == DType::kF32;
+  return 2 * config.num_layers * config.num_kv_heads * config.head_dim * (is_f32 ? 4 : 2);
+}
+
+// Returns the memory of the cache.
+std::int64_t cache_bytes(const ServeOptions& options, const engines::ModelConfig& config) {
+  const std::int64_t wanted =
+      options.serve.max_running * config.max_positions * position_bytes(options, config);
+  const std::int64_t most = std::max(kMinCacheBytes, allowed_memory(options.device) / 4);
+  return options.serve.kv_bytes.value_or(std::clamp(wanted, kMinCacheBytes, most));
+}
+
+// Returns the longest prompt and response together that fit both the context and the cache.
+std::int64_t max_positions(const ServeOptions& options, const engines::ModelConfig& config) {
+  const std::int64_t page_bytes = engines::kPageTokens * position_bytes(options, config);
+  return std::min(config.max_positions,
+                  cache_bytes(options, config) / page_bytes * engines::kPageTokens);
 }
 
 Result<std::shared_ptr<const ServedModel>> describe_model(const ServeOptions& options,
@@ -67,7 +85,7 @@ Result<std::shared_ptr<const ServedModel>> describe_model(const ServeOptions& op
   sampling.repetition_penalty = static_cast<float>(generation.repetition_penalty.value_or(1.0));
   return std::make_shared<const ServedModel>(ServedModel{
       options.serve.name.value_or(model_name(options.model.path)), created, std::move(tokenizer),
-      std::move(chat), files.config.vocab_size, files.config.max_positions, sampling,
+      std::move(chat), files.config.vocab_size, max_positions(options, files.config), sampling,
       generation.max_new_tokens,
       generation.eos_token_ids.empty() ? files.config.eos_token_ids : generation.eos_token_ids});
 }
@@ -78,9 +96,8 @@ engines::RuntimeOptions runtime_options(const ServeOptions& options,
   engines::RuntimeOptions runtime;
   runtime.threads = options.device.threads;
   runtime.compute = compute_type(options.model, files.config);
-  runtime.kv_dtype = engines::cache_type(runtime.compute);
-  runtime.kv_bytes =
-      options.serve.kv_bytes.value_or(default_kv_bytes(options, files.config, runtime.kv_dtype));
+  runtime.kv_dtype = cache_type_of(options, files.config);
+  runtime.kv_bytes = cache_bytes(options, files.config);
   runtime.max_running = options.serve.max_running;
   runtime.adapter_bytes = options.serve.adapter_bytes;
   runtime.clock = &clock;
@@ -155,37 +172,34 @@ Result<actors::AccessRules> access_rules(const ServerOptions& options) {
   return rules;
 }
 
-// Waits until a stop is requested or `gateway` ends, and then for the last responses.
-// Errors: the reason why the gateway or the device has ended.
-Status wait_for_end(const actors::GatewayActor& gateway, const ServeOptions& options,
-                    const ServeEnvironment& run) {
+// Waits until a stop is requested or `gateway` ends. Then has the server complete its responses,
+// and ends the gateway. Errors: the reason why the gateway or the device has ended.
+Status wait_for_end(const actors::GatewayActor& gateway, actors::HttpServer& http,
+                    const ServeOptions& options, const ServeEnvironment& run) {
   caf::scoped_actor self{run.system};
   self->monitor(gateway);
   bool ended = false;
   Status status;
-  const auto wait = [&](Duration time) {
+  while (!ended && !run.stop_requested()) {
     self->receive(
         [&](const caf::down_msg& down) {
           ended = true;
           status = actors::from_caf_error(down.reason);
         },
-        caf::after(time) >> [] {});
-  };
-  while (!ended && !run.stop_requested()) {
-    wait(kPollTime);
-  }
-  if (ended) {
-    return status;
-  }
-  self->send(gateway, atom::drain_v);
-  const TimePoint deadline = run.clock.now() + std::chrono::seconds(options.serve.drain_seconds);
-  while (!ended && run.clock.now() < deadline) {
-    wait(kPollTime);
+        caf::after(kPollTime) >> [] {});
   }
   if (!ended) {
-    run.warn("responses that were not complete after serve.drain_seconds were given up");
+    self->send(gateway, atom::drain_v);
+    if (!http.flush(std::chrono::seconds(options.serve.drain_seconds))) {
+      run.warn("responses that were not complete after serve.drain_seconds were given up");
+    }
+    self->send(gateway, atom::stop_v);
+    self->wait_for(gateway);
   }
-  return {};
+  if (!http.flush(kFlushTime)) {
+    run.warn("some responses could not be sent");
+  }
+  return status;
 }
 
 // Ends an actor and waits until it has ended, so that what it borrows can be destroyed.
@@ -209,11 +223,7 @@ Status serve_until_stopped(const ServeOptions& options, const ServeEnvironment& 
                            const std::string& model) {
   run.on_ready(
       {url_of(options.serve.host, http.port()), model, options.serve.keys_file.value_or("")});
-  TIDEMILL_RETURN_IF_ERROR(wait_for_end(gateway, options, run));
-  if (!http.flush(kFlushTime)) {
-    run.warn("some responses could not be sent");
-  }
-  return {};
+  return wait_for_end(gateway, http, options, run);
 }
 
 }  // namespace
@@ -224,7 +234,7 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
       !warning.empty()) {
     run.warn(warning);
   }
-  TIDEMILL_ASSIGN_OR_RETURN(actors::AccessRules access, access_rules(options.serve));
+  TIDEMILL_ASSIGN_OR_RETURN(const actors::AccessRules access, access_rules(options.serve));
   const actors::HttpAddress address{options.serve.host,
                                     static_cast<std::uint16_t>(options.serve.port)};
   auto opened_server = actors::open_http_server(address, {});
@@ -263,7 +273,7 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
   deps.model = model;
   deps.parse_port = parse_port.get();
   deps.clock = &run.clock;
-  deps.access = std::move(access);
+  deps.access = access;
   deps.unix_time = run.unix_time;
   deps.local_time = run.local_time;
   deps.seed = options.seed;
@@ -272,6 +282,11 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
   actors::HttpEvents events;
   events.on_request = [gateway](actors::HttpRequest request) {
     caf::anon_send(gateway, atom::request_v, std::move(request));
+  };
+  events.check_head = [access](const actors::HttpRequest& request) {
+    const auto refused = actors::check_head(request, access);
+    return refused.has_value() ? std::optional(actors::openai::to_response(*refused))
+                               : std::nullopt;
   };
   events.on_closed = [gateway](actors::ExchangeId exchange) {
     caf::anon_send(gateway, atom::closed_v, exchange);

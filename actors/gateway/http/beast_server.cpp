@@ -164,10 +164,11 @@ public:
     if (!started_ || finishing_ || part.empty()) {
       return;
     }
-    send(chunked_ ? chunk(part) : part);
     if (unsent_ > shared_.limits.max_unsent_bytes) {
       abort();
+      return;
     }
+    send(chunked_ ? chunk(part) : part);
   }
 
   void end() {
@@ -208,10 +209,11 @@ private:
   void next_request() {
     state_ = State::kIdle;
     parser_.emplace();
-    parser_->eager(true);
+    // The body, and fields after it, are read only once the head has been accepted.
+    parser_->eager(false);
     parser_->header_limit(static_cast<std::uint32_t>(shared_.limits.max_header_bytes));
     parser_->body_limit(shared_.limits.max_body_bytes);
-    started_ = finishing_ = chunked_ = false;
+    started_ = finishing_ = chunked_ = is_head_request_ = false;
     wait(shared_.limits.idle_time);
     if (buffer_.size() > 0) {
       parse();
@@ -269,7 +271,15 @@ private:
         refuse_syntax(error);
         return;
       }
-      if (state_ == State::kHead && parser_->is_header_done() && !accept_head()) {
+      if (state_ == State::kHead && parser_->is_header_done()) {
+        if (!accept_head()) {
+          return;
+        }
+        parser_->eager(true);
+      }
+      // Extensions of chunks, and fields after the last one, stay in the buffer until they end.
+      if (error == http::error::need_more && buffer_.size() > shared_.limits.max_header_bytes) {
+        refuse(431, "a chunk's head or the fields after the body are too long");
         return;
       }
       if (shared_.buffered_bytes > shared_.limits.max_buffered_bytes) {
@@ -287,18 +297,16 @@ private:
     }
   }
 
+  // Counts a part of the body that has arrived, which extends the deadline.
   void count_body(std::size_t size) {
     body_bytes_ += size;
     shared_.buffered_bytes += size;
     if (size > 0 && state_ == State::kBody) {
-      wait_until(body_deadline());
+      const auto rate = std::max<std::size_t>(shared_.limits.min_body_rate, 1);
+      body_deadline_ = std::min(body_deadline_ + std::chrono::milliseconds(size * 1000 / rate),
+                                now() + shared_.limits.body_time);
+      wait_until(body_deadline_);
     }
-  }
-
-  [[nodiscard]] TimePoint body_deadline() const {
-    const auto rate = std::max<std::size_t>(shared_.limits.min_body_rate, 1);
-    return body_start_ + shared_.limits.body_time +
-           std::chrono::milliseconds(body_bytes_ * 1000 / rate);
   }
 
   // Checks what the parser leaves to its caller. Returns false after a refusal.
@@ -329,36 +337,55 @@ private:
          lower_case(view(request.at(http::field::transfer_encoding))) != "chunked")) {
       return refuse(400, "the only transfer encoding is chunked, in HTTP/1.1");
     }
+    bool continues = false;
     if (const auto expect = request.find(http::field::expect); expect != request.end()) {
       if (lower_case(view(expect->value())) != "100-continue") {
         return refuse(417, "the only expectation is 100-continue");
       }
-      if (!parser_->is_done() && version_ >= 11) {
-        send("HTTP/1.1 100 Continue\r\n\r\n");
+      continues = !parser_->is_done() && version_ >= 11;
+    }
+    take_head();
+    if (shared_.events.check_head) {
+      if (auto refusal = shared_.events.check_head(passed_)) {
+        state_ = State::kExchange;
+        keep_alive_ = false;
+        respond(*refusal);
+        return false;
       }
     }
+    if (shared_.stopping) {
+      return refuse(503, "the server is stopping");
+    }
     state_ = State::kBody;
-    body_start_ = now();
-    wait_until(body_deadline());
+    body_deadline_ = now() + shared_.limits.body_time;
+    wait_until(body_deadline_);
+    if (continues) {
+      send("HTTP/1.1 100 Continue\r\n\r\n");
+    }
     return true;
+  }
+
+  // Takes over the head of the request. Fields after the body are not part of it.
+  void take_head() {
+    const auto& request = parser_->get();
+    passed_ = HttpRequest();
+    passed_.method.assign(request.method_string().data(), request.method_string().size());
+    passed_.target.assign(request.target().data(), request.target().size());
+    for (const auto& field : request) {
+      passed_.headers.push_back(
+          {lower_case(view(field.name_string())), std::string(view(field.value()))});
+    }
   }
 
   void pass_on() {
     timer_.cancel();
-    HttpRequest passed;
-    passed.exchange = exchange_ = ++shared_.last_exchange;
     auto& request = parser_->get();
-    passed.method.assign(request.method_string().data(), request.method_string().size());
-    passed.target.assign(request.target().data(), request.target().size());
-    for (const auto& field : request) {
-      passed.headers.push_back(
-          {lower_case(view(field.name_string())), std::string(view(field.value()))});
-    }
-    passed.body = std::move(request.body());
+    passed_.exchange = exchange_ = ++shared_.last_exchange;
+    passed_.body = std::move(request.body());
     keep_alive_ = request.keep_alive() && !shared_.stopping;
     state_ = State::kExchange;
     shared_.exchanges.emplace(exchange_, this);
-    shared_.events.on_request(std::move(passed));
+    shared_.events.on_request(std::exchange(passed_, {}));
     read();  // notices that the client closes the connection
   }
 
@@ -508,7 +535,8 @@ private:
   std::optional<Parser> parser_;
   bool reading_ = false;
   std::size_t body_bytes_ = 0;
-  TimePoint body_start_{};
+  TimePoint body_deadline_{};
+  HttpRequest passed_;  // its head, while the body arrives
   std::size_t discarded_ = 0;
   // Of the exchange.
   ExchangeId exchange_ = 0;  // 0: none

@@ -17,10 +17,11 @@ int hex_digit(char c) {
   return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-std::optional<std::string> decode(std::string_view text) {
+// Decodes %XX and, in a query, + for a space.
+std::optional<std::string> decode(std::string_view text, bool in_query) {
   std::string decoded;
   for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '+') {
+    if (text[i] == '+' && in_query) {
       decoded += ' ';
     } else if (text[i] != '%') {
       decoded += text[i];
@@ -50,6 +51,10 @@ std::size_t HttpRequest::count_headers(std::string_view name) const {
       headers.begin(), headers.end(), [&](const HttpHeader& one) { return one.name == name; }));
 }
 
+std::optional<std::string> decode_path(std::string_view text) {
+  return decode(text, false);
+}
+
 std::string lower_case(std::string_view text) {
   std::string lower(text);
   std::transform(lower.begin(), lower.end(), lower.begin(), [](char c) {
@@ -70,7 +75,7 @@ std::optional<std::string> query_parameter(std::string_view target, std::string_
     const std::string_view pair = rest.substr(0, end);
     const std::size_t equals = pair.find('=');
     if (pair.substr(0, equals) == name) {
-      return decode(equals == std::string_view::npos ? "" : pair.substr(equals + 1));
+      return decode(equals == std::string_view::npos ? "" : pair.substr(equals + 1), true);
     }
     rest = end == std::string_view::npos ? "" : rest.substr(end + 1);
   }

@@ -45,6 +45,9 @@ struct HttpResponse {
 [[nodiscard]] std::optional<std::string> query_parameter(std::string_view target,
                                                          std::string_view name);
 
+/// Returns a part of a path with %XX decoded, or nullopt if its encoding is broken.
+[[nodiscard]] std::optional<std::string> decode_path(std::string_view text);
+
 /// Returns `text` with the letters A to Z in lower case.
 [[nodiscard]] std::string lower_case(std::string_view text);
 

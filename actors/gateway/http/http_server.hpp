@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "actors/gateway/http/http_message.hpp"
@@ -19,6 +20,9 @@ namespace tidemill::actors {
 /// Threads: called on the thread of the server. A call must not wait.
 struct HttpEvents {
   std::function<void(HttpRequest)> on_request;
+  /// Called with a request whose body has not arrived yet, and without an exchange. A response
+  /// refuses the request, and its body is not received. May be empty.
+  std::function<std::optional<HttpResponse>(const HttpRequest&)> check_head;
   /// Called if the connection closes before the response is complete, by the client or because of
   /// a limit. Later calls for the exchange do nothing.
   std::function<void(ExchangeId)> on_closed;
@@ -72,7 +76,8 @@ struct HttpLimits {
   std::size_t max_unsent_bytes = std::size_t{8} << 20U;      // of one stream
   std::size_t max_connections = 4096;
   Duration header_time = std::chrono::seconds(10);  // from the first byte of a request
-  /// From the end of the headers. A body may take a second longer for each `min_body_rate` bytes.
+  /// From the end of the headers. Each `min_body_rate` bytes of the body add a second, but no more
+  /// than `body_time` is ever left.
   Duration body_time = std::chrono::seconds(20);
   std::size_t min_body_rate = std::size_t{64} << 10U;  // bytes per second
   Duration idle_time = std::chrono::seconds(75);       // without a request

@@ -22,6 +22,11 @@ using engines::chat::ChatRequest;
 using engines::chat::Ending;
 
 constexpr std::size_t kMaxDepth = 32;
+// Limits of one request, so that a small body cannot take much memory or time.
+constexpr std::size_t kMaxListed = 1024;        // entries of logit_bias and stop_token_ids
+constexpr std::int64_t kMaxTokens = 4'000'000;  // of all prompts and responses
+constexpr std::int64_t kMaxScores = 1'000'000;  // log-probabilities, alternatives included
+constexpr std::size_t kMaxEchoedBytes = 16U << 20U;
 // Templates and tokenizers may quote the request in their messages.
 constexpr std::size_t kMaxMessageBytes = 600;
 constexpr std::int32_t kDefaultMaxTokens = 16;  // of completions, as OpenAI's API
@@ -232,16 +237,18 @@ private:
     if (bias == nullptr) {
       return;
     }
-    if (bias->if_object() == nullptr) {
-      fields_.refuse("logit_bias", "must be an object of token ids and numbers");
+    if (bias->if_object() == nullptr || bias->if_object()->size() > kMaxListed) {
+      fields_.refuse("logit_bias", "must be an object of at most " + std::to_string(kMaxListed) +
+                                       " token ids and numbers");
       return;
     }
     for (const Json::Member& member : *bias->if_object()) {
       std::int32_t token = -1;
       const char* end = member.name.data() + member.name.size();
       const auto parsed = std::from_chars(member.name.data(), end, token);
+      // The only spelling of a number, so that no token occurs twice.
       if (parsed.ec != std::errc() || parsed.ptr != end || token < 0 ||
-          token >= model_.vocab_size) {
+          token >= model_.vocab_size || std::to_string(token) != member.name) {
         fields_.refuse("logit_bias", quote(member.name) + " is not a token below " +
                                          std::to_string(model_.vocab_size));
         return;
@@ -261,6 +268,10 @@ private:
       fields_.refuse("stop", made.status().message());
     }
     const auto ids = fields_.integers("stop_token_ids", {0, model_.vocab_size - 1});
+    if (ids.has_value() && ids->size() > kMaxListed) {
+      fields_.refuse("stop_token_ids", "at most " + std::to_string(kMaxListed) + " ids");
+      return;
+    }
     for (const std::int64_t id : ids.value_or(std::vector<std::int64_t>())) {
       call_.settings.stop_ids.push_back(static_cast<std::int32_t>(id));
     }
@@ -281,6 +292,9 @@ private:
     } else {
       top = fields_.integer("logprobs", {0, kMaxAlternatives});
       call_.logprobs = top.has_value();
+    }
+    if (top.value_or(0) > model_.vocab_size) {
+      fields_.refuse("logprobs", "more alternatives than tokens");
     }
     call_.settings.top_logprobs = static_cast<std::int32_t>(top.value_or(0));
     if (call_.logprobs && call_.echo) {
@@ -564,9 +578,29 @@ private:
     const std::int64_t room = model_.max_positions - longest;
     call_.settings.max_new_tokens = call_.requested_max_tokens.value_or(
         static_cast<std::int32_t>(std::min(room, model_.max_new_tokens.value_or(room))));
+    check_size(longest, field);
     if (const Status valid = engines::validate(call_.settings.sampling, model_.vocab_size);
         !valid.ok()) {
       fields_.refuse(valid);
+    }
+  }
+
+  // Checks that the response, and what the server holds for it, have a reasonable size.
+  void check_size(std::int64_t longest, const char* field) {
+    const auto choices = static_cast<std::int64_t>(call_.num_choices());
+    const std::int64_t tokens = choices * (longest + call_.settings.max_new_tokens);
+    std::size_t echoed = 0;
+    for (const Prompt& prompt : call_.prompts) {
+      echoed += call_.echo && prompt.text.has_value() ? prompt.text->size() : 0;
+    }
+    if (tokens > kMaxTokens) {
+      fields_.refuse(field, "all prompts and responses have up to " + std::to_string(tokens) +
+                                " tokens; at most " + std::to_string(kMaxTokens) + " are allowed");
+    } else if (call_.logprobs && tokens * (1 + call_.settings.top_logprobs) > kMaxScores) {
+      fields_.refuse("logprobs",
+                     "at most " + std::to_string(kMaxScores) + " log-probabilities are returned");
+    } else if (echoed * static_cast<std::size_t>(call_.num_per_prompt) > kMaxEchoedBytes) {
+      fields_.refuse("echo", "at most " + std::to_string(kMaxEchoedBytes) + " bytes are echoed");
     }
   }
 

@@ -38,7 +38,8 @@ ResponseBuilder::ResponseBuilder(GenerationCall call, const ServedModel& model, 
       choices_(call_.num_choices()) {
   for (std::size_t i = 0; i < choices_.size(); ++i) {
     choices_[i].tool_reader = ToolCallReader(call_.tools);
-    choices_[i].text.emplace(model_.tokenizer, call_.settings.stop_strings);
+    choices_[i].text.emplace(model_.tokenizer, call_.settings.stop_strings,
+                             prompt_of(i).ids.back());
     choices_[i].all_text = call_.echo ? echoed_text(prompt_of(i)) : "";
   }
 }

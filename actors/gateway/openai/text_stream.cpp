@@ -6,10 +6,13 @@
 
 namespace tidemill::actors::openai {
 
-TextStream::TextStream(const engines::Tokenizer& tokenizer, std::vector<std::string> stops)
+TextStream::TextStream(const engines::Tokenizer& tokenizer, std::vector<std::string> stops,
+                       std::int32_t before)
     : decoder_(tokenizer, engines::SpecialTokenText::kDrop),
       stops_(std::move(stops)),
-      matcher_(engines::StopMatcher::create(stops_).value()) {}
+      matcher_(engines::StopMatcher::create(stops_).value()) {
+  (void)decoder_.push(before);
+}
 
 std::string TextStream::push(std::int32_t id) {
   return add(decoder_.push(id));

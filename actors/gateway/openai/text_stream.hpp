@@ -17,8 +17,11 @@ namespace tidemill::actors::openai {
 /// The results, concatenated, are the text before the first stop string.
 class TextStream {
 public:
+  /// `before` is the token before the first one, so that a tokenizer that drops a space at the
+  /// beginning of a text keeps the one of the response.
   /// Requires stop strings that `StopMatcher::create` accepts.
-  TextStream(const engines::Tokenizer& tokenizer, std::vector<std::string> stops);
+  TextStream(const engines::Tokenizer& tokenizer, std::vector<std::string> stops,
+             std::int32_t before);
 
   /// Returns the text that this token completes and that can no longer be part of a stop string.
   /// May be empty.

@@ -79,6 +79,7 @@ protected:
     deps.access.host_names = {"localhost"};
     deps.access.keys = std::move(keys);
     deps.limits.max_choices = 8;
+    deps.limits.max_pending_body_bytes = 1500;
     deps.unix_time = [] { return 17; };
     deps.local_time = [] { return std::string("2026-01-02T03:04:05"); };
     deps.seed = 5;
@@ -279,6 +280,7 @@ TEST_F(GatewayTest, ListsModelsAndAdapters) {
   EXPECT_EQ(body(list)["data"][1]["parent"], "base");
   EXPECT_EQ(body(get_with_adapters("/v1/models/tuned"))["root"], "base");
   EXPECT_EQ(sent(get_with_adapters("/v1/models/none")).response.status, 404U);
+  EXPECT_EQ(body(get_with_adapters("/v1/models/t%75ned"))["id"], "tuned");
 }
 
 TEST_F(GatewayTest, ChangesAdapters) {
@@ -292,6 +294,8 @@ TEST_F(GatewayTest, ChangesAdapters) {
   take(fake_->adapter_requests).fail({Errc::kNotFound, "no adapter \"b\""});
   drain();
   EXPECT_EQ(sent(unload).response.status, 404U);
+  EXPECT_EQ(sent(post("/v1/unload_lora_adapter", R"({"lora_name": "base"})")).response.status,
+            400U);
   EXPECT_EQ(body(post("/v1/load_lora_adapter", R"({"lora_name": "a"})"))["error"]["param"],
             "lora_path");
 }
@@ -316,6 +320,9 @@ TEST_F(GatewayTest, RefusesForeignHostsAndPages) {
   own.target = "/health";
   own.headers.push_back({"origin", "http://localhost:8000"});
   EXPECT_EQ(sent(send(own)).response.status, 200U);
+  HttpRequest capitals = request("POST", "/v1/completions");
+  capitals.headers.push_back({"content-type", "Application/JSON; charset=utf-8"});
+  EXPECT_EQ(sent(send(capitals)).response.status, 400U);  // the body
   HttpRequest text = request("POST", "/v1/completions");
   text.headers.push_back({"content-type", "text/plain"});
   text.body = R"({"model": "base", "prompt": "x"})";
@@ -394,6 +401,8 @@ TEST_F(GatewayTest, CountsWhatItServes) {
 TEST_F(GatewayTest, DrainsBeforeItEnds) {
   const auto exit = exit_of(gateway_);
   const ExchangeId id = complete("");
+  const ExchangeId given_up = complete(R"(, "stream": true)");
+  send_tokens(1, 0, "a");
   caf::anon_send(gateway_, atom::drain_v);
   drain();
   EXPECT_FALSE(http_.accepting);
@@ -401,7 +410,44 @@ TEST_F(GatewayTest, DrainsBeforeItEnds) {
   EXPECT_FALSE(exit->has_value());
   finish(0, "done");
   EXPECT_EQ(body(id)["choices"][0]["text"], "done");
+  caf::anon_send(gateway_, atom::stop_v);
+  drain();
+  EXPECT_THAT(sent(given_up).response.body, HasSubstr("the server has stopped"));
+  EXPECT_TRUE(sent(given_up).ended);
   EXPECT_TRUE(exit->has_value());
+}
+
+TEST_F(GatewayTest, FailsAllRequestsIfTheDeviceEnds) {
+  const auto exit = exit_of(gateway_);
+  const ExchangeId id = complete("");
+  caf::anon_send(caf::actor_cast<caf::actor>(gateway_),
+                 caf::exit_msg{device_.address(), actors::to_caf_error({Errc::kInternal, "broken"})});
+  drain();
+  EXPECT_EQ(sent(id).response.status, 500U);
+  ASSERT_TRUE(exit->has_value());
+  EXPECT_EQ((*exit)->message(), "broken");
+}
+
+TEST_F(GatewayTest, HidesTheNamesOfSamples) {
+  const ExchangeId id = complete("");
+  fake_->generations[0].fail({Errc::kResourceExhausted, "too long sample_id=1"});
+  drain();
+  EXPECT_EQ(body(id)["error"]["message"], "too long");
+}
+
+// What the port has not come to yet counts, even if its client has gone.
+TEST_F(GatewayTest, CountsAbandonedBodiesUntilTheyAreFreed) {
+  const std::string large = R"({"model": "base", "prompt": ")" + std::string(600, 'x') + "\"}";
+  for (int i = 0; i < 3; ++i) {
+    HttpRequest made = request("POST", "/v1/completions", large);
+    made.exchange = ++last_exchange_;
+    caf::anon_send(gateway_, atom::request_v, std::move(made));
+    caf::anon_send(gateway_, atom::closed_v, last_exchange_);
+    drain();
+  }
+  EXPECT_EQ(sent(3).response.status, 429U);
+  advance(Duration{0});
+  EXPECT_EQ(sent(post("/v1/completions", large)).response.status, 400U);
 }
 
 }  // namespace

@@ -237,6 +237,25 @@ TEST_F(GenerationCallTest, RefusesPromptsThatCannotBeUsed) {
   EXPECT_EQ(chat_param(R"([{"role": "user", "content": "x"}])"), "messages");
 }
 
+// A small body must not make the server hold or compute much.
+TEST_F(GenerationCallTest, LimitsTheSizeOfARequest) {
+  std::string ids = "1";
+  std::string bias = R"("1": 1)";
+  for (int i = 0; i < 1100; ++i) {
+    ids += ",1";
+    bias += ", \"" + std::to_string(i % 200 + 2) +
+            std::string(static_cast<std::size_t>(i / 200), ' ') + "\": 1";
+  }
+  EXPECT_EQ(refused_completion(R"(, "stop_token_ids": [)" + ids + "]").param, "stop_token_ids");
+  EXPECT_EQ(refused_completion(R"(, "logit_bias": {)" + bias + "}").param, "logit_bias");
+  EXPECT_EQ(refused_completion(R"(, "logit_bias": {"01": 1})").param, "logit_bias");
+  model_->max_positions = 100'000;
+  EXPECT_EQ(refused_completion(R"(, "n": 1000, "max_tokens": 90000)").param, "prompt");
+  EXPECT_EQ(refused_completion(R"(, "n": 40, "max_tokens": 90000, "logprobs": 5)").param,
+            "logprobs");
+  EXPECT_EQ(completion(R"(, "prompt": "x", "n": 40, "max_tokens": 90000)").num_per_prompt, 40);
+}
+
 TEST_F(GenerationCallTest, HasOneRuleForEachField) {
   for (const GenerationForm form : {GenerationForm::kCompletion, GenerationForm::kChat}) {
     std::vector<std::string_view> names;

@@ -34,16 +34,22 @@ protected:
     auto opened = actors::open_http_server({}, limits);
     ASSERT_TRUE(opened.ok()) << opened.status().to_string();
     server_ = std::move(opened).value();
-    const Status started = server_->start({[this](HttpRequest request) {
-                                             const std::lock_guard lock(mutex_);
-                                             requests_.push_back(std::move(request));
-                                             changed_.notify_all();
-                                           },
-                                           [this](ExchangeId id) {
-                                             const std::lock_guard lock(mutex_);
-                                             closed_.push_back(id);
-                                             changed_.notify_all();
-                                           }});
+    actors::HttpEvents events;
+    events.on_request = [this](HttpRequest request) {
+      const std::lock_guard lock(mutex_);
+      requests_.push_back(std::move(request));
+      changed_.notify_all();
+    };
+    events.check_head = [](const HttpRequest& request) -> std::optional<actors::HttpResponse> {
+      return request.target == "/refused" ? std::optional(actors::HttpResponse{403, {}, "no"})
+                                          : std::nullopt;
+    };
+    events.on_closed = [this](ExchangeId id) {
+      const std::lock_guard lock(mutex_);
+      closed_.push_back(id);
+      changed_.notify_all();
+    };
+    const Status started = server_->start(std::move(events));
     ASSERT_TRUE(started.ok()) << started.to_string();
   }
 
@@ -310,6 +316,57 @@ TEST_F(HttpServerTest, LimitsTheBodiesOfAllRequests) {
   EXPECT_THAT(two.read_until("second"), HasSubstr("200 OK"));
 }
 
+TEST_F(HttpServerTest, RefusesARequestBeforeItsBody) {
+  start();
+  EXPECT_THAT(exchange("POST /refused HTTP/1.1\r\nHost: x\r\nContent-Length: 50000000\r\n"
+                       "Expect: 100-continue\r\n\r\n"),
+              StartsWith("HTTP/1.1 403 "));
+  EXPECT_EQ(num_requests(), 0U);
+}
+
+TEST_F(HttpServerTest, LimitsWhatSurroundsTheChunksOfABody) {
+  start();
+  const std::string head = "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+  const std::string much(200'000, 'a');
+  EXPECT_THAT(exchange(head + "1;" + much), StartsWith("HTTP/1.1 431 "));
+  EXPECT_THAT(exchange(head + "0\r\nX: " + much), StartsWith("HTTP/1.1 431 "));
+}
+
+TEST_F(HttpServerTest, FieldsAfterABodyAreNoHeaders) {
+  start();
+  RawClient one = client();
+  one.send(
+      "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+      "1\r\na\r\n0\r\nContent-Type: application/json\r\n\r\n");
+  const HttpRequest request = next_request();
+  EXPECT_EQ(request.body, "a");
+  EXPECT_EQ(request.header("content-type"), std::nullopt);
+}
+
+// A body that stalls after most of it has arrived must not hold its memory for long.
+TEST_F(HttpServerTest, EndsBodiesThatStall) {
+  HttpLimits limits;
+  limits.body_time = 300ms;
+  limits.min_body_rate = 1000;
+  start(limits);
+  EXPECT_THAT(exchange("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n" +
+                       std::string(999'999, 'x')),
+              StartsWith("HTTP/1.1 408 "));
+}
+
+TEST_F(HttpServerTest, SendsOnePartOfAnySize) {
+  HttpLimits limits;
+  limits.max_unsent_bytes = 1000;
+  start(limits);
+  RawClient one = client();
+  one.send(kGet);
+  const ExchangeId id = next_request().exchange;
+  server().start_stream(id, {200, {}, ""});
+  one.read_until("\r\n\r\n");
+  server().write(id, std::string(1'000'000, 'x') + "end");
+  EXPECT_THAT(one.read_until("end"), HasSubstr("xend"));
+}
+
 TEST_F(HttpServerTest, LimitsConnections) {
   HttpLimits limits;
   limits.max_connections = 2;
@@ -403,7 +460,11 @@ TEST_F(HttpServerTest, StopsWithoutLosingResponses) {
   RawClient busy = client();
   busy.send(kGet);
   const ExchangeId id = next_request().exchange;
+  RawClient half = client();
+  half.send("GET / HTTP/1.1\r\nHost: x\r\n");
   server().stop_accepting();
+  half.send("\r\n");
+  EXPECT_THAT(half.read_all(), StartsWith("HTTP/1.1 503 "));
   EXPECT_EQ(idle.read_all(), "");
   EXPECT_FALSE(server().flush(50ms));
   server().respond(id, {200, {}, std::string(1U << 20U, 'x') + "end"});
@@ -427,6 +488,8 @@ TEST(HttpMessageTest, FindsQueryParameters) {
   EXPECT_EQ(actors::query_parameter("/a?x=%zz", "x"), std::nullopt);
   EXPECT_EQ(actors::query_parameter("/a", "x"), std::nullopt);
   EXPECT_EQ(actors::target_path("/a/b?x=1"), "/a/b");
+  EXPECT_EQ(actors::decode_path("a%20b+c%2F"), "a b+c/");
+  EXPECT_EQ(actors::decode_path("a%"), std::nullopt);
 }
 
 }  // namespace

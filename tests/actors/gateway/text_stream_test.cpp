@@ -17,7 +17,7 @@ using actors::openai::TextStream;
 
 // Returns the pieces of a text, one for each token and one for the end.
 std::vector<std::string> pieces(std::string_view text, const std::vector<std::string>& stops) {
-  TextStream stream(make_served_model()->tokenizer, stops);
+  TextStream stream(make_served_model()->tokenizer, stops, '=');
   std::vector<std::string> all;
   for (const std::int32_t id : byte_ids(text)) {
     all.push_back(stream.push(id));
