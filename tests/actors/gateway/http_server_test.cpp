@@ -457,11 +457,12 @@ TEST_F(HttpServerTest, JoinsFoldedHeaders) {
 TEST_F(HttpServerTest, StopsWithoutLosingResponses) {
   start();
   RawClient idle = client();
+  // Read before the request of the next connection, which arrives later.
+  RawClient half = client();
+  half.send("GET / HTTP/1.1\r\nHost: x\r\n");
   RawClient busy = client();
   busy.send(kGet);
   const ExchangeId id = next_request().exchange;
-  RawClient half = client();
-  half.send("GET / HTTP/1.1\r\nHost: x\r\n");
   server().stop_accepting();
   half.send("\r\n");
   EXPECT_THAT(half.read_all(), StartsWith("HTTP/1.1 503 "));
