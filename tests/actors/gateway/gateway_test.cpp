@@ -420,8 +420,9 @@ TEST_F(GatewayTest, DrainsBeforeItEnds) {
 TEST_F(GatewayTest, FailsAllRequestsIfTheDeviceEnds) {
   const auto exit = exit_of(gateway_);
   const ExchangeId id = complete("");
-  caf::anon_send(caf::actor_cast<caf::actor>(gateway_),
-                 caf::exit_msg{device_.address(), actors::to_caf_error({Errc::kInternal, "broken"})});
+  caf::anon_send(
+      caf::actor_cast<caf::actor>(gateway_),
+      caf::exit_msg{device_.address(), actors::to_caf_error({Errc::kInternal, "broken"})});
   drain();
   EXPECT_EQ(sent(id).response.status, 500U);
   ASSERT_TRUE(exit->has_value());
