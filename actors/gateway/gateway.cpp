@@ -86,8 +86,7 @@ struct GatewayState {
 
 using Self = GatewayActor::stateful_pointer<GatewayState>;
 
-// -- the end of an exchange
-// ------------------------------------------------------------------------
+// -- the end of an exchange -----------------------------------------------------------------------
 
 // Forgets an exchange and cancels what is generated for it.
 void end_exchange(Self self, ExchangeId id) {
@@ -132,8 +131,7 @@ void fail(Self self, ExchangeId id, const ApiError& error) {
   respond(self, id, std::move(response));
 }
 
-// -- generation
-// ------------------------------------------------------------------------------------
+// -- generation -----------------------------------------------------------------------------------
 
 // Sends the events of a stream, after its head.
 void send_events(Self self, ExchangeId id, Exchange& exchange, std::string events) {
@@ -275,8 +273,7 @@ void generate(Self self, ExchangeId id, GenerationCall call) {
   }
 }
 
-// -- adapters and models
-// ---------------------------------------------------------------------------
+// -- adapters and models --------------------------------------------------------------------------
 
 // Asks the device to change or list adapters, and responds with what `make` returns.
 template <class Make>
@@ -304,8 +301,7 @@ void change_adapter(Self self, ExchangeId id, AdapterRequest request) {
                });
 }
 
-// -- requests
-// --------------------------------------------------------------------------------------
+// -- requests -------------------------------------------------------------------------------------
 
 template <class T>
 Parsed to_parsed(openai::ApiResult<T> result) {

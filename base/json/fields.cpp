@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/json/fields.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <sstream>
 #include <utility>
@@ -59,6 +60,15 @@ void JsonFields::refuse(std::string_view name, std::string_view problem) {
 void JsonFields::refuse(const Status& status) {
   if (status_.ok()) {
     status_ = status;
+  }
+}
+
+void JsonFields::refuse_others(std::initializer_list<std::string_view> names) {
+  const Json::Object* members = object_.if_object();
+  for (std::size_t i = 0; members != nullptr && i < members->size(); ++i) {
+    if (std::find(names.begin(), names.end(), (*members)[i].name) == names.end()) {
+      refuse((*members)[i].name, "unknown field");
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <optional>
 #include <string>
@@ -59,6 +60,8 @@ public:
 
   /// Refuses the member `name` because of `problem`. An earlier refusal is kept.
   void refuse(std::string_view name, std::string_view problem);
+  /// Refuses the first member that is not in `names`. An earlier refusal is kept.
+  void refuse_others(std::initializer_list<std::string_view> names);
   /// Records the failure of reading a member object. An earlier refusal is kept.
   void refuse(const Status& status);
 

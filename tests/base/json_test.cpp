@@ -180,6 +180,16 @@ TEST(JsonFields, TheFirstRefusalIsKeptAndNamesTheLocation) {
             "config.json: must be a JSON object");
 }
 
+TEST(JsonFields, RefusesOtherMembers) {
+  const Json json = parse_json(R"({"known":1,"other":null,"third":2})").value();
+  JsonFields fields(json, "", "outer.");
+  fields.refuse_others({"known", "other", "third", "absent"});
+  EXPECT_TRUE(fields.status().ok());
+  fields.refuse_others({"known", "absent"});
+  EXPECT_EQ(fields.status().message(), "outer.other: unknown field");
+  EXPECT_EQ(fields.refused(), "outer.other");
+}
+
 TEST(JsonFields, EveryKindIsChecked) {
   const Json json = parse_json(R"({"o":{},"mixed":["a",1],"f":1.0,"n":1})").value();
   const auto refusal = [&json](auto read) {

@@ -14,6 +14,7 @@
 #include "actors/gateway/http/http_server.hpp"
 #include "actors/gateway/spawn.hpp"
 #include "base/files/file.hpp"
+#include "engines/runtime/memory_estimate.hpp"
 #include "workflows/memory_plan.hpp"
 #include "workflows/model_run.hpp"
 #include "workflows/process_limits.hpp"
@@ -42,23 +43,25 @@ DType cache_type_of(const ServeOptions& options, const engines::ModelConfig& con
   return engines::cache_type(compute_type(options.model, config));
 }
 
-// Returns the memory of one position in the cache.
-std::int64_t position_bytes(const ServeOptions& options, const engines::ModelConfig& config) {
-  const bool is_f32 = cache_type_of(options, config) == DType::kF32;
-  return 2 * config.num_layers * config.num_kv_heads * config.head_dim * (is_f32 ? 4 : 2);
+// Returns the memory of `tokens` cached positions of one sequence.
+std::int64_t cached_bytes(const ServeOptions& options, const engines::ModelConfig& config,
+                          std::int64_t tokens) {
+  engines::RuntimeOptions runtime;
+  runtime.kv_dtype = cache_type_of(options, config);
+  return engines::kv_bytes_for(config, runtime, tokens);
 }
 
 // Returns the memory of the cache.
 std::int64_t cache_bytes(const ServeOptions& options, const engines::ModelConfig& config) {
   const std::int64_t wanted =
-      options.serve.max_running * config.max_positions * position_bytes(options, config);
+      options.serve.max_running * cached_bytes(options, config, config.max_positions);
   const std::int64_t most = std::max(kMinCacheBytes, allowed_memory(options.device) / 4);
   return options.serve.kv_bytes.value_or(std::clamp(wanted, kMinCacheBytes, most));
 }
 
 // Returns the longest prompt and response together that fit both the context and the cache.
 std::int64_t max_positions(const ServeOptions& options, const engines::ModelConfig& config) {
-  const std::int64_t page_bytes = engines::kPageTokens * position_bytes(options, config);
+  const std::int64_t page_bytes = cached_bytes(options, config, engines::kPageTokens);
   return std::min(config.max_positions,
                   cache_bytes(options, config) / page_bytes * engines::kPageTokens);
 }
@@ -217,15 +220,6 @@ std::string url_of(const std::string& host, std::uint16_t port) {
   return "http://" + (is_v6 ? "[" + name + "]" : name) + ":" + std::to_string(port);
 }
 
-// Announces the server, and waits until it is asked to stop and has sent its last responses.
-Status serve_until_stopped(const ServeOptions& options, const ServeEnvironment& run,
-                           actors::HttpServer& http, const actors::GatewayActor& gateway,
-                           const std::string& model) {
-  run.on_ready(
-      {url_of(options.serve.host, http.port()), model, options.serve.keys_file.value_or("")});
-  return wait_for_end(gateway, http, options, run);
-}
-
 }  // namespace
 
 Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
@@ -293,7 +287,9 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
   };
   Status status = http->start(std::move(events));
   if (status.ok()) {
-    status = serve_until_stopped(options, run, *http, gateway, model->id);
+    run.on_ready({url_of(options.serve.host, http->port()), model->id,
+                  options.serve.keys_file.value_or("")});
+    status = wait_for_end(gateway, *http, options, run);
   }
   // Both are linked, and both are awaited.
   end_actor(run.system, gateway);

@@ -34,9 +34,9 @@ constexpr std::int32_t kDefaultMaxTokens = 16;  // of completions, as OpenAI's A
 constexpr std::string_view kIdentity = "it identifies the caller, who is known by the API key";
 constexpr std::string_view kOldTools = "use tools and tool_choice";
 
-constexpr std::array kCompletionFields = std::to_array<FieldRule>({
+// The fields of both forms.
+constexpr std::array kCommonFields = std::to_array<FieldRule>({
     {"model"},
-    {"prompt"},
     {"n"},
     {"stream"},
     {"stream_options"},
@@ -54,40 +54,25 @@ constexpr std::array kCompletionFields = std::to_array<FieldRule>({
     {"logit_bias"},
     {"logprobs"},
     {"max_tokens"},
+    {"user", FieldUse::kNoEffect, kIdentity},
+});
+
+constexpr std::array kCompletionFields = std::to_array<FieldRule>({
+    {"prompt"},
     {"echo"},
     {"best_of"},
-    {"user", FieldUse::kNoEffect, kIdentity},
     {"suffix", FieldUse::kRefused, "text cannot be inserted before a suffix"},
     {"response_format", FieldUse::kRefused, "constrained output is not supported yet"},
 });
 
 constexpr std::array kChatFields = std::to_array<FieldRule>({
-    {"model"},
     {"messages"},
-    {"n"},
-    {"stream"},
-    {"stream_options"},
-    {"stop"},
-    {"stop_token_ids"},
-    {"ignore_eos"},
-    {"seed"},
-    {"temperature"},
-    {"top_p"},
-    {"top_k"},
-    {"min_p"},
-    {"presence_penalty"},
-    {"frequency_penalty"},
-    {"repetition_penalty"},
-    {"logit_bias"},
-    {"logprobs"},
     {"top_logprobs"},
-    {"max_tokens"},
     {"max_completion_tokens"},
     {"response_format"},
     {"add_generation_prompt"},
     {"continue_final_message"},
     {"chat_template_kwargs"},
-    {"user", FieldUse::kNoEffect, kIdentity},
     {"safety_identifier", FieldUse::kNoEffect, kIdentity},
     {"metadata", FieldUse::kNoEffect, "responses are not stored"},
     {"store", FieldUse::kRefused, "responses are not stored"},
@@ -104,6 +89,14 @@ constexpr std::array kChatFields = std::to_array<FieldRule>({
     {"service_tier", FieldUse::kRefused, "there are no service tiers"},
     {"web_search_options", FieldUse::kRefused, "the server does not search the web"},
 });
+
+template <std::size_t A, std::size_t B>
+constexpr std::array<FieldRule, A + B> joined(const std::array<FieldRule, A>& first,
+                                              const std::array<FieldRule, B>& second) {
+  std::array<FieldRule, A + B> out{};
+  std::copy(second.begin(), second.end(), std::copy(first.begin(), first.end(), out.begin()));
+  return out;
+}
 
 // Reads the fields of one request. The first refusal is kept.
 class CallReader {
@@ -172,7 +165,7 @@ private:
       if (!call_.stream) {
         fields_.refuse("stream_options", "needs stream");
       }
-      refuse_others(*options, "include_usage", stream);
+      stream.refuse_others({"include_usage"});
       take(stream);
     }
     if (const Json* format = fields_.find("response_format")) {
@@ -180,18 +173,8 @@ private:
       if (members.string("type").value_or("") != "text") {
         members.refuse("type", "must be \"text\"; constrained output is not supported yet");
       }
-      refuse_others(*format, "type", members);
+      members.refuse_others({"type"});
       take(members);
-    }
-  }
-
-  // Refuses the members of `object` other than `name`.
-  static void refuse_others(const Json& object, std::string_view name, JsonFields& fields) {
-    const Json::Object* members = object.if_object();
-    for (std::size_t i = 0; members != nullptr && i < members->size(); ++i) {
-      if ((*members)[i].name != name) {
-        fields.refuse((*members)[i].name, "unknown field");
-      }
     }
   }
 
@@ -616,8 +599,10 @@ private:
 }  // namespace
 
 std::span<const FieldRule> generation_fields(GenerationForm form) {
-  return form == GenerationForm::kChat ? std::span<const FieldRule>(kChatFields)
-                                       : std::span<const FieldRule>(kCompletionFields);
+  static constexpr auto kCompletion = joined(kCommonFields, kCompletionFields);
+  static constexpr auto kChat = joined(kCommonFields, kChatFields);
+  return form == GenerationForm::kChat ? std::span<const FieldRule>(kChat)
+                                       : std::span<const FieldRule>(kCompletion);
 }
 
 ApiResult<GenerationCall> parse_generation(GenerationForm form, std::string_view body,
@@ -626,7 +611,12 @@ ApiResult<GenerationCall> parse_generation(GenerationForm form, std::string_view
   if (!json.ok()) {
     return ApiError{400, "the body is not valid JSON: " + json.status().message()};
   }
-  return CallReader(form, json.value(), model, now).read();
+  return read_generation(form, json.value(), model, now);
+}
+
+ApiResult<GenerationCall> read_generation(GenerationForm form, const Json& body,
+                                          const ServedModel& model, const std::string& now) {
+  return CallReader(form, body, model, now).read();
 }
 
 }  // namespace tidemill::actors::openai

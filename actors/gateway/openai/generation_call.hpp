@@ -12,6 +12,7 @@
 
 #include "actors/gateway/openai/api_error.hpp"
 #include "actors/gateway/served_model.hpp"
+#include "base/json/json.hpp"
 #include "engines/rollout_engine.hpp"
 
 namespace tidemill::actors::openai {
@@ -77,5 +78,10 @@ struct GenerationCall {
 [[nodiscard]] ApiResult<GenerationCall> parse_generation(GenerationForm form, std::string_view body,
                                                          const ServedModel& model,
                                                          const std::string& now);
+
+/// Does the same with a body that has been parsed.
+[[nodiscard]] ApiResult<GenerationCall> read_generation(GenerationForm form, const Json& body,
+                                                        const ServedModel& model,
+                                                        const std::string& now);
 
 }  // namespace tidemill::actors::openai

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "actors/gateway/openai/model_list.hpp"
 
-#include <algorithm>
-#include <initializer_list>
-#include <limits>
 #include <utility>
 
 #include "actors/gateway/openai/generation_call.hpp"
@@ -22,17 +19,6 @@ Json entry(const ServedModel& model, const std::string& id, bool is_adapter) {
                       {"root", model.id},
                       {"parent", is_adapter ? Json(model.id) : Json()},
                       {"max_model_len", model.max_positions}};
-}
-
-// Refuses members that are not in `names`.
-void check_names(const Json& body, std::initializer_list<std::string_view> names,
-                 JsonFields& fields) {
-  const Json::Object* object = body.if_object();
-  for (std::size_t i = 0; object != nullptr && i < object->size(); ++i) {
-    if (std::find(names.begin(), names.end(), (*object)[i].name) == names.end()) {
-      fields.refuse((*object)[i].name, "unknown field");
-    }
-  }
 }
 
 ApiError refusal(const JsonFields& fields) {
@@ -86,14 +72,13 @@ ApiResult<Json> tokenize(std::string_view body, const ServedModel& model, const 
     if (!fields.has("model")) {
       chat.push_back({"model", model.id});
     }
-    auto call =
-        parse_generation(GenerationForm::kChat, Json(std::move(chat)).to_line(), model, now);
+    auto call = read_generation(GenerationForm::kChat, Json(std::move(chat)), model, now);
     if (auto* error = std::get_if<ApiError>(&call)) {
       return std::move(*error);
     }
     ids = std::move(std::get<GenerationCall>(call).prompts.front().ids);
   } else {
-    check_names(json.value(), {"model", "prompt", "add_special_tokens"}, fields);
+    fields.refuse_others({"model", "prompt", "add_special_tokens"});
     (void)fields.string("model");
     const auto text = fields.string("prompt");
     const bool special = fields.boolean("add_special_tokens").value_or(true);
@@ -125,7 +110,7 @@ ApiResult<Json> detokenize(std::string_view body, const ServedModel& model) {
     return not_json(json.status());
   }
   JsonFields fields(json.value(), "");
-  check_names(json.value(), {"model", "tokens"}, fields);
+  fields.refuse_others({"model", "tokens"});
   (void)fields.string("model");
   const auto ids = fields.integers("tokens", {0, model.vocab_size - 1});
   if (!ids.has_value()) {
@@ -145,7 +130,7 @@ ApiResult<AdapterRequest> parse_adapter_request(std::string_view body, bool with
     return not_json(json.status());
   }
   JsonFields fields(json.value(), "");
-  check_names(json.value(), {"lora_name", with_path ? "lora_path" : "lora_name"}, fields);
+  fields.refuse_others({"lora_name", with_path ? "lora_path" : "lora_name"});
   AdapterRequest request;
   request.action = with_path ? AdapterAction::kLoad : AdapterAction::kUnload;
   request.name = fields.string("lora_name").value_or("");

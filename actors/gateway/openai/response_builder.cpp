@@ -60,8 +60,7 @@ std::string ResponseBuilder::token_text(std::int32_t token) const {
   return text;
 }
 
-// -- events and bodies
-// -----------------------------------------------------------------------------
+// -- events and bodies ----------------------------------------------------------------------------
 
 Json::Object ResponseBuilder::frame(bool is_event) const {
   const char* object = !is_chat() ? "text_completion"
@@ -205,8 +204,7 @@ Json ResponseBuilder::usage() const {
   };
 }
 
-// -- tokens
-// ----------------------------------------------------------------------------------------
+// -- tokens ---------------------------------------------------------------------------------------
 
 std::string ResponseBuilder::take(Choice& choice, std::int32_t token, float logprob,
                                   std::span<const engines::TokenLogprob> top) {
@@ -301,8 +299,7 @@ std::string ResponseBuilder::on_result(std::size_t index, const engines::Rollout
   return event(index, text, true);
 }
 
-// -- log-probabilities
-// -----------------------------------------------------------------------------
+// -- log-probabilities ----------------------------------------------------------------------------
 
 Json ResponseBuilder::logprobs(Choice& choice) const {
   const std::vector<Scored> scored = std::exchange(choice.scored, {});

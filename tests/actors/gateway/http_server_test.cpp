@@ -268,6 +268,7 @@ TEST_F(HttpServerTest, ClosesSlowAndIdleConnections) {
   RawClient waiting = client();
   waiting.send(kGet);
   const HttpRequest request = next_request();
+  // Longer than each of the limits above, which would have closed the connection.
   std::this_thread::sleep_for(700ms);
   server().respond(request.exchange, {200, {}, "done"});
   EXPECT_THAT(waiting.read_until("done"), HasSubstr("200 OK"));
