@@ -233,7 +233,8 @@ private:
     parser_->eager(false);
     parser_->header_limit(static_cast<std::uint32_t>(shared_.limits.max_header_bytes));
     parser_->body_limit(kNoLimit);  // known once the head is
-    started_ = finishing_ = chunked_ = is_head_request_ = reports_ = is_large_ = false;
+    started_ = finishing_ = chunked_ = is_head_request_ = reports_ = is_large_ = is_reserved_ =
+        false;
     unwritten_ = 0;
     wait(shared_.limits.idle_time);
     if (buffer_.size() > 0) {
@@ -305,7 +306,7 @@ private:
       }
       if (shared_.buffered_bytes > shared_.limits.max_buffered_bytes ||
           shared_.large_bytes > shared_.limits.max_large_buffered_bytes) {
-        refuse(503, "the server is receiving too many large requests");
+        refuse_load();
         return;
       }
       if (parser_->is_done()) {
@@ -321,8 +322,8 @@ private:
 
   // Counts a part of the body that has arrived, which extends the deadline.
   void count_body(std::size_t size) {
-    body_bytes_ += size;
-    (is_large_ ? shared_.large_bytes : shared_.buffered_bytes) += size;
+    body_bytes_ += is_reserved_ ? 0 : size;
+    (is_large_ ? shared_.large_bytes : shared_.buffered_bytes) += is_reserved_ ? 0 : size;
     if (size > 0 && state_ == State::kBody) {
       const auto rate = std::max<std::size_t>(shared_.limits.min_body_rate, 1);
       body_deadline_ = std::min(body_deadline_ + std::chrono::milliseconds(size * 1000 / rate),
@@ -398,8 +399,28 @@ private:
     is_large_ = max_body_ > most;
     parser_->body_limit(max_body_);
     const auto length = parser_->content_length();
-    return !length || *length <= max_body_ || refuse_length();
+    if (length && *length > max_body_) {
+      return refuse_length();
+    }
+    return !is_large_ || !length || reserve_body(*length);
   }
+  // Reserves the memory of a large body, which would need twice as much while it grows, and counts
+  // all of it from now on.
+  bool reserve_body(std::uint64_t length) {
+    if (shared_.large_bytes + length > shared_.limits.max_large_buffered_bytes) {
+      return refuse_load();
+    }
+    try {
+      parser_->get().body().reserve(length);
+    } catch (const std::bad_alloc&) {
+      return refuse_load();
+    }
+    is_reserved_ = true;
+    body_bytes_ = length;
+    shared_.large_bytes += length;
+    return true;
+  }
+  bool refuse_load() { return refuse(503, "the server is receiving too many large requests"); }
   bool refuse_length() {
     return refuse(413, "the body is longer than " + std::to_string(max_body_) + " bytes");
   }
@@ -576,7 +597,8 @@ private:
   bool reading_ = false;
   std::size_t body_bytes_ = 0;
   std::size_t max_body_ = 0;
-  bool is_large_ = false;  // its body may be longer than `max_body_bytes`
+  bool is_reserved_ = false;  // `body_bytes_` is the declared length
+  bool is_large_ = false;     // its body may be longer than `max_body_bytes`
   TimePoint body_deadline_{};
   HttpRequest passed_;  // its head, while the body arrives
   std::size_t discarded_ = 0;

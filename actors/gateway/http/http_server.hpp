@@ -83,7 +83,8 @@ struct HttpLimits {
   std::size_t max_headers = 100;
   std::size_t max_body_bytes = std::size_t{64} << 20U;
   std::size_t max_buffered_bytes = std::size_t{256} << 20U;  // bodies of all requests together
-  /// The bodies of all large requests together, which do not count above.
+  /// The bodies of all large requests together, which do not count above. A declared length counts
+  /// from the start.
   std::size_t max_large_buffered_bytes = std::size_t{768} << 20U;
   std::size_t max_unsent_bytes = std::size_t{8} << 20U;  // of one stream
   std::size_t max_connections = 4096;

@@ -354,6 +354,8 @@ TEST_F(HttpServerTest, AcceptsLargeBodiesWhereTheyAreAllowed) {
   EXPECT_EQ(large.body.size(), 4000U);
   EXPECT_THAT(exchange(post("/small", 1001)), StartsWith("HTTP/1.1 413 "));
   EXPECT_THAT(exchange(post("/large", 2000)), StartsWith("HTTP/1.1 503 "));
+  EXPECT_THAT(exchange("POST /large HTTP/1.1\r\nHost: x\r\nContent-Length: 2000\r\n\r\n"),
+              StartsWith("HTTP/1.1 503 "));  // before the body arrives
   // Large bodies do not count with the others.
   RawClient two = client();
   two.send(post("/small", 1000));

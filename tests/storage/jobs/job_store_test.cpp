@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests the journal of jobs: states, events, checkpoints, pages and limits.
+#include <atomic>
 #include <set>
+#include <thread>
 
 #include "tests/storage/jobs/job_fixture.hpp"
 
@@ -264,6 +266,31 @@ TEST_F(JobStoreTest, ANewJobReplacesTheOldestThatHasEnded) {
   EXPECT_EQ(jobs().events({b, "", 2}).status().code(), Errc::kNotFound);
   EXPECT_TRUE(jobs().find(a).ok());
   EXPECT_TRUE(jobs().find(c).ok());
+}
+
+TEST_F(JobStoreTest, ThreadsShareTheStores) {
+  constexpr int kThreads = 4;
+  constexpr int kRounds = 20;
+  file_limits_.max_files = kThreads * kRounds;
+  reopen();
+  const std::string job = jobs().create(some_spec(put_file("{}")), 1).value().id;
+  std::vector<std::thread> threads;
+  std::atomic<int> refused = 0;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < kRounds; ++i) {
+        refused += put("x").ok() ? 0 : 1;
+        EXPECT_TRUE(jobs().add_event(job, some_event("e")).ok());
+        EXPECT_TRUE(files().list({}).ok());
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_EQ(refused, 1);  // with the file of the job, one more than the limit
+  EXPECT_EQ(names().size(), std::size_t{kThreads * kRounds});
+  EXPECT_EQ(messages(job).size(), std::size_t{kThreads * kRounds} + 1);
 }
 
 TEST_F(JobStoreTest, OnlyOneProcessOpensADirectory) {
