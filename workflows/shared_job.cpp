@@ -111,6 +111,12 @@ SharedJob::~SharedJob() {
   caf::anon_send(view_.device, atom::close_v, view_.job);
 }
 
+Status SharedJob::serve(caf::actor_system& system) const {
+  return ask<actors::AdapterList>(system, view_.device, atom::adapters_v,
+                                  actors::load_request(view_, view_.rollout_name, weights))
+      .status();
+}
+
 actors::JobView SharedJob::view_of(std::shared_ptr<const void> owner) const {
   actors::JobView view = view_;
   view.owner = std::move(owner);

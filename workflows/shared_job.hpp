@@ -53,6 +53,10 @@ public:
   /// The weights at the origin. Their version carries its incarnation.
   engines::Snapshot weights;
 
+  /// Has the device serve `weights` for rollouts, before `start_serving`. Blocks as `open` does.
+  /// Errors: those of `NamedAdapters::load`; `kTimeout`.
+  [[nodiscard]] Status serve(caf::actor_system& system) const;
+
   /// Spawn the job's views. They keep `owner` alive, which owns the job.
   [[nodiscard]] actors::TrainingActor start_training(caf::actor_system& system,
                                                      std::shared_ptr<const void> owner) const;

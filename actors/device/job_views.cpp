@@ -11,6 +11,18 @@
 #include "actors/errors.hpp"
 
 namespace tidemill::actors {
+
+AdapterRequest load_request(const JobView& view, const std::string& name,
+                            const engines::Snapshot& snapshot) {
+  AdapterRequest request;
+  request.action = AdapterAction::kLoad;
+  request.name = name;
+  request.version = snapshot.version;
+  request.config = view.config;
+  request.tensors = snapshot.adapter;
+  return request;
+}
+
 namespace {
 
 using engines::RolloutRequest;
@@ -25,17 +37,6 @@ template <class Self>
 void end_with(Self self, const DeviceActor& device) {
   self->monitor(device);
   self->set_down_handler([self](const caf::down_msg& down) { self->quit(down.reason); });
-}
-
-AdapterRequest load_request(const JobView& view, const std::string& name,
-                            const Snapshot& snapshot) {
-  AdapterRequest request;
-  request.action = AdapterAction::kLoad;
-  request.name = name;
-  request.version = snapshot.version;
-  request.config = view.config;
-  request.tensors = snapshot.adapter;
-  return request;
 }
 
 struct JobTrainingState {

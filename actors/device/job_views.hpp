@@ -33,6 +33,10 @@ struct JobView {
   std::shared_ptr<const void> owner;  // kept until the views have ended; closes the job
 };
 
+/// Returns the request to serve the adapter in `snapshot`, which the job has trained, as `name`.
+[[nodiscard]] AdapterRequest load_request(const JobView& view, const std::string& name,
+                                          const engines::Snapshot& snapshot);
+
 /// Spawns an actor that trains the job. Each `publish_every` steps, it has the device serve the new
 /// weights under `public_name`. If that fails, the training goes on with the served weights as they
 /// were. The actor ends if the device does.

@@ -188,6 +188,7 @@ Status open_shared_job(const RlOptions& options, const RlRun& opened, const RunE
                                             {opened.model.files.config, wanted, longest,
                                              actors::make_policy_loss(loss_options(options))},
                                             origin));
+  TIDEMILL_RETURN_IF_ERROR(job->serve(run.system));
   engines.owner.weights = std::move(job->weights);
   engines.training.shared = job.get();
   engines.runtime = std::shared_ptr<SharedJob>(std::move(job));
