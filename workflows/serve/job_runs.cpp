@@ -58,6 +58,19 @@ std::string local_time_of(std::int64_t unix_time) {
   return {text.data(), size};
 }
 
+// Replaces paths of the server's files by the ids that clients know.
+Status without_paths(const ServeOptions& server, const Status& status) {
+  std::string message = status.message();
+  for (const char* folder : {"files", "runs"}) {
+    const std::string path =
+        (std::filesystem::path(server.serve.jobs_path.value_or("")) / folder).string() + "/";
+    for (std::size_t at = message.find(path); at != std::string::npos; at = message.find(path)) {
+      message.erase(at, path.size());
+    }
+  }
+  return {status.code(), message};
+}
+
 // Says which metrics of a record clients see, under OpenAI's names where there is a counterpart.
 Json metrics_of(const actors::StepRecord& record) {
   Json::Object data{{"step", static_cast<std::int64_t>(record.step)}};
@@ -153,7 +166,11 @@ public:
         job_(std::move(job)),
         report_(std::move(report)),
         progress_(deps_->clock, report_),
-        thread_([this] { report_(RunReport(run())); }) {}
+        thread_([this] {
+          auto ended = run();
+          report_(RunReport(ended.ok() ? std::move(ended)
+                                       : without_paths(deps_->server, ended.status())));
+        }) {}
   ~JobRun() override {
     stopped_ = true;
     thread_.join();
@@ -262,6 +279,24 @@ actors::StartTuningRun make_job_runs(JobRunDeps deps) {
   };
 }
 
+namespace {
+
+// Returns an error about a key of the configuration, "job:LINE: KEY: ...", as one about the field
+// of the request that has set the key.
+Status of_field(const Status& status, const storage::JobSpec& spec) {
+  if (status.ok()) {
+    return status;
+  }
+  const std::string& message = status.message();
+  const std::size_t begin = message.find(": ");
+  const std::string text = begin == std::string::npos ? message : message.substr(begin + 2);
+  const std::string key = text.substr(0, text.find(':'));
+  const bool is_own = spec.overrides.find('"' + key + '"') != std::string::npos;
+  return {status.code(), (is_own ? "tidemill: " : "method: ") + text};
+}
+
+}  // namespace
+
 Status check_job(const ServeOptions& server, const std::string& model, const ParseRun& parse_run,
                  const storage::JobSpec& spec) {
   if (spec.model != model) {
@@ -274,7 +309,7 @@ Status check_job(const ServeOptions& server, const std::string& model, const Par
   storage::JobSpec seeded = spec;
   seeded.seed = std::max<std::int64_t>(spec.seed, 0);
   TIDEMILL_ASSIGN_OR_RETURN(const std::string text, job_config(server, seeded, inputs));
-  return parse_run(text, "tidemill").status();
+  return of_field(parse_run(text, "job").status(), spec);
 }
 
 }  // namespace tidemill::workflows
