@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The HTTP server on Boost.Asio, with the parser of Boost.Beast. No other file includes them.
+// The HTTP server on Boost.Asio, with the parser of Boost.Beast. Only http_client.cpp includes them
+// too.
 //
 // All members of a connection run on the server's thread. A connection is in one of these states:
 //
