@@ -143,7 +143,9 @@ public:
     }
     started_ = true;
     finishing_ = true;
-    std::string bytes = head(response, std::to_string(response.body.size()));
+    // 304 has no body, and a length would be that of the body with status 200.
+    std::string bytes =
+        head(response, response.status == 304 ? "" : std::to_string(response.body.size()));
     if (!is_head_request_) {
       bytes += response.body;
     }
