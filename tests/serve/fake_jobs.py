@@ -43,7 +43,7 @@ class Jobs:
     def add_event(self, job: str, message: str, data: dict | None = None) -> None:
         count = len(self.events[job])
         self.events[job].append({"id": f"ftevent-{job}-{count}", "created_at": 1_700_000_000 + count,
-                                 "level": "info", "message": message, "data": data,
+                                 "level": "info", "message": message, "data": data or {},
                                  "type": "metrics" if data else "message"})
 
     def advance(self) -> None:
@@ -77,7 +77,8 @@ class Jobs:
     def respond(self, method: str, path: str, body: object) -> tuple[int, object]:
         path, _, query = path.partition("?")
         if path == "/v1/models":
-            return 200, {"data": [{"id": name} for name in self.models]}
+            return 200, {"data": [{"id": name, "parent": "base" if ":" in name else None}
+                                  for name in self.models]}
         if path == "/v1/files" and method == "GET":
             return 200, {"data": self.files}
         if path == "/v1/files":

@@ -102,6 +102,13 @@ class RealServerTest(PagesTest):
         self.assertEqual(self.browser.evaluate("document.getElementById('prompt').value"), "11+27=")
         self.assertEqual(self.browser.evaluate(REPLIES), 1)
 
+    def test_a_server_without_jobs_says_so(self) -> None:
+        self.browser.open(self.server.url + "/jobs")
+        self.browser.wait("document.getElementById('no-jobs').textContent === "
+                          "'This server runs no finetuning jobs.'")
+        self.assertTrue(self.browser.evaluate("document.getElementById('error').hidden && "
+                                              "document.getElementById('create').hidden"))
+
     def test_the_server_page_shows_the_metrics(self) -> None:
         for _ in range(5):
             self.server.post("/v1/completions", prompt="1+1=", max_tokens=4, ignore_eos=True)
@@ -150,6 +157,10 @@ class RealServerTest(PagesTest):
                 self.browser.wait("document.getElementById('key-dialog').open")
                 self.browser.press("Escape")
                 self.assertIn("401", self.error())
+                self.browser.click("#key")
+                self.fill("key-input", json.loads(made.stdout)["key"])
+                self.browser.click("#key-form button[type=submit]")
+                self.browser.wait("document.querySelector('#tiles dd') !== null")
 
 
 class FakeServerTest(PagesTest):

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The page that chats with a model.
-import {attempt, byId, clearError, eventsOf, make, modelNames, numberIn, postJson, setOptions,
-  showError} from "/pages/page.js";
+import {attempt, byId, clearError, eventsOf, listModels, make, numberIn, postJson, setOptions,
+  showError, start} from "/pages/page.js";
 
 const kWide = 832;  // pixels: the settings are beside the conversation
 const conversation = [];  // {role, content, tokens, note}, without the system prompt
@@ -297,4 +297,4 @@ byId("clear").addEventListener("click", () => {
 });
 
 byId("sampling").open = innerWidth >= kWide;
-attempt(async () => setOptions(byId("model"), await modelNames()));
+start(async () => setOptions(byId("model"), (await listModels()).map((model) => model.id)));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The page that creates finetuning jobs, shows their progress and compares their results.
 import {drawCurve} from "/pages/curve.js";
-import {attempt, byId, getJson, make, modelNames, numberIn, poll, postJson, request, setOptions}
-  from "/pages/page.js";
+import {attempt, byId, getJson, listModels, make, numberIn, poll, postJson, request, setOptions,
+  start} from "/pages/page.js";
 
 const kJobs = "/v1/fine_tuning/jobs";
 const kPeriodMs = 2000;
@@ -327,8 +327,22 @@ byId("create").addEventListener("submit", (event) => {
 });
 byId("grader").value = JSON.stringify(kExampleGrader, null, 2);
 byId("prompts").value = kQuickstartPrompts.join("\n");
-attempt(async () => {
-  setOptions(byId("base"), await modelNames());
+
+let polling = null;
+
+start(async () => {
+  const models = await listModels();
+  setOptions(byId("base"), models.filter((one) => !one.parent).map((one) => one.id));
+  try {
+    await getJson(`${kJobs}?limit=1`);
+  } catch (error) {
+    if (error.status !== 404) {
+      throw error;
+    }
+    byId("no-jobs").textContent = "This server runs no finetuning jobs.";
+    byId("create").hidden = true;
+    return;
+  }
   await showFiles();
+  polling ??= poll(refresh, kPeriodMs);
 });
-poll(refresh, kPeriodMs);

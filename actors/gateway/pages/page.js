@@ -42,7 +42,8 @@ export async function attempt(work) {
 
 // -- API key --------------------------------------------------------------------------------------
 
-let asking = null;  // requests that fail together ask once
+let asking = null;     // requests that fail together ask once
+let declined = false;  // the user has cancelled: polls must not ask again
 
 function askForKey(reason) {
   asking ??= new Promise((resolve) => {
@@ -53,6 +54,7 @@ function askForKey(reason) {
     input.value = sessionStorage.getItem(kKeyName) ?? "";
     const finish = (key) => {
       asking = null;
+      declined = key === null;
       dialog.onclose = null;
       dialog.close();
       resolve(key);
@@ -80,7 +82,9 @@ async function errorOf(response) {
   } catch {
     // Not an error object: the text itself is shown.
   }
-  return new Error(`${new URL(response.url).pathname}: ${response.status} ${message}`);
+  const error = new Error(`${new URL(response.url).pathname}: ${response.status} ${message}`);
+  error.status = response.status;
+  return error;
 }
 
 // Sends a request and returns its response. Asks for a key if the server wants one.
@@ -110,7 +114,7 @@ export async function request(path, options = {}) {
       throw refused;
     }
     // Another request may have asked for the key meanwhile.
-    if (entered === key && !(await askForKey(refused.message))) {
+    if (entered === key && (declined || !(await askForKey(refused.message)))) {
       throw refused;
     }
   }
@@ -166,8 +170,9 @@ export function setOptions(select, values, texts = values) {
   }
 }
 
-export async function modelNames() {
-  return (await getJson("/v1/models")).data.map((model) => model.id);
+// Returns [{id, parent}]; adapters have a parent.
+export async function listModels() {
+  return (await getJson("/v1/models")).data;
 }
 
 // -- polls ----------------------------------------------------------------------------------------
@@ -223,4 +228,13 @@ byId("theme").addEventListener("click", () => {
   localStorage.setItem(kThemeName, theme);
   setTheme(theme);
 });
-byId("key").addEventListener("click", () => askForKey("Servers with keys need one."));
+
+// Calls `work` now and whenever the user has entered a key by the button.
+export function start(work) {
+  byId("key").addEventListener("click", async () => {
+    if (await askForKey("Servers with keys need one.") !== null) {
+      attempt(work);
+    }
+  });
+  attempt(work);
+}

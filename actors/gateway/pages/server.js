@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The page that shows what the server does, from its metrics.
-import {byId, make, poll, request} from "/pages/page.js";
+import {byId, make, poll, request, start} from "/pages/page.js";
 
 const kPeriodMs = 2000;
 let before = null;  // the last reading, for rates
@@ -110,7 +110,7 @@ function showJobs(samples) {
           make("td", {}, String(one.value)))));
 }
 
-poll(async () => {
+async function update() {
   const samples = parseMetrics(await (await request("/metrics")).text());
   const time = performance.now();
   showTiles(samples, before ? (time - before.time) / 1000 : 1);
@@ -118,4 +118,9 @@ poll(async () => {
   showJobs(samples);
   byId("read").textContent = `Read at ${new Date().toLocaleTimeString()}`;
   before = {samples, time};
-}, kPeriodMs);
+}
+
+let refresh = null;
+start(() => {
+  refresh ? refresh() : refresh = poll(update, kPeriodMs);
+});
