@@ -228,7 +228,7 @@ private:
 
   // Returns the error for a response of 404, with the list of models if the server has one.
   [[nodiscard]] Status not_found(const HttpResponse& response) {
-    const Status refused = check(response);
+    Status refused = check(response);
     const Result<HttpReply> reply = client_.call(to_call("/models"));
     if (!reply.ok() || reply.value().response.status != 200) {
       return refused;

@@ -169,8 +169,9 @@ private:
   [[nodiscard]] Result<std::unique_ptr<ChatPeer>> connect() {
     remote_.url = model_.path();
     remote_.timeout = std::chrono::seconds(timeout_seconds_);
-    if (const char* key = std::getenv("TIDEMILL_API_KEY");
-        key != nullptr && !is_given("--api-key")) {
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): nothing calls setenv
+    const char* key = std::getenv("TIDEMILL_API_KEY");
+    if (key != nullptr && !is_given("--api-key")) {
       remote_.api_key = key;
     }
     if (is_given("--temperature")) {
@@ -235,7 +236,7 @@ private:
     messages_.push_back({"user", line});
     ResponsePrinter printer(session.out);
     const InterruptGuard guard;
-    const Status status = peer_->respond(
+    Status status = peer_->respond(
         messages_, [] { return interrupted != 0; }, printer);
     if (!printer.text().empty() || status.ok()) {
       session.out << std::endl;
