@@ -30,8 +30,8 @@ function wholeCharacters(tokens) {
   return parts;
 }
 
-// Returns an element for each part of `content` that tokens make up, or the content alone if they do
-// not match it.
+// Returns an element for each part of `content` that tokens make up, or the content alone if they
+// do not match it.
 function tokenElements(content, tokens) {
   const elements = [];
   let rest = content;

@@ -167,7 +167,7 @@ async function showSelected() {
   showFacts(job);
   showComparison();
   const [, checkpoints] = await Promise.all(
-      [fetchEvents(job.id), getJson(jobPath(job.id, "/checkpoints"))]);
+      [fetchEvents(job.id), getJson(jobPath(job.id, `/checkpoints?limit=${kPageSize}`))]);
   if (job.id === selected) {
     showCheckpoints(checkpoints.data);
     showEvents();
@@ -187,9 +187,10 @@ function select(id) {
 
 // -- the list of jobs -----------------------------------------------------------------------------
 
-function showList() {
-  byId("no-jobs").hidden = jobs.length > 0;
-  byId("no-jobs").textContent = "There are no jobs yet.";
+function showList(hasMore) {
+  byId("no-jobs").hidden = jobs.length > 0 && !hasMore;
+  byId("no-jobs").textContent = jobs.length === 0 ? "There are no jobs yet."
+      : `The list has the newest ${jobs.length} jobs.`;
   const focused = document.activeElement?.dataset?.job;
   byId("list").replaceChildren(...jobs.map((job) => {
     const choose = make("button", {type: "button", "data-job": job.id,
@@ -207,11 +208,12 @@ function showList() {
 }
 
 async function update() {
-  jobs = (await getJson(`${kJobs}?limit=${kPageSize}`)).data;
+  const list = await getJson(`${kJobs}?limit=${kPageSize}`);
+  jobs = list.data;
   if (selected === null && jobs.length > 0) {
     select(jobs[0].id);
   }
-  showList();
+  showList(list.has_more);
   await showSelected();
   await answerAfter(jobs.find((one) => one.id === selected));
 }

@@ -77,7 +77,8 @@ function showTiles(samples, seconds) {
     ["Generated tokens per second", before
       ? shown(rate(samples, "vllm:generation_tokens_total", seconds), whole) : "..."],
     ["Generated tokens", shown(total(samples, "vllm:generation_tokens_total"), whole)],
-    ["Training's share of the time", shown(total(samples, "tidemill:training_time_share"), asPercent)],
+    ["Training's share of the time",
+      shown(total(samples, "tidemill:training_time_share"), asPercent)],
     ["Trained tokens", shown(total(samples, "tidemill:train_tokens_total"), whole)],
     ["Preemptions", shown(total(samples, "vllm:num_preemptions_total"), whole)],
     ["Refused or failed", whole(total(samples, "tidemill:errors_total") ?? 0)],
