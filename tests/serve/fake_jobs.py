@@ -161,6 +161,12 @@ class FakeJobs:
                 self.connection.recv(1)
                 jobs.closed.set()
 
+            def handle_one_request(self) -> None:
+                try:
+                    super().handle_one_request()
+                except (BrokenPipeError, ConnectionResetError):
+                    self.close_connection = True  # the page has been closed
+
             do_GET = do_POST = handle_request
 
             def log_message(self, *_: object) -> None:
