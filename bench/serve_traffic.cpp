@@ -2,98 +2,54 @@
 #include "bench/serve_traffic.hpp"
 
 #include <algorithm>
-#include <arpa/inet.h>
-#include <array>
 #include <charconv>
 #include <chrono>
 #include <cmath>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/socket.h>
-#include <sys/time.h>
+#include <functional>
+#include <string_view>
 #include <thread>
+#include <utility>
 
-#include "base/files/unique_fd.hpp"
+#include "actors/gateway/http/http_client.hpp"
 #include "base/random.hpp"
+#include "base/text/clip.hpp"
 
 namespace tidemill::bench {
 namespace {
 
 using SteadyClock = std::chrono::steady_clock;
+using actors::HttpCall;
+using actors::HttpClient;
+using actors::HttpReply;
 
-constexpr time_t kTimeoutS = 60;
+constexpr std::size_t kMaxShownBytes = 300;
 
 double elapsed_since(SteadyClock::time_point start) {
   return std::chrono::duration<double>(SteadyClock::now() - start).count();
 }
 
-// A connection to the server.
-class Client {
-public:
-  explicit Client(const TrafficOptions& options)
-      : options_(options), fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {}
+Status failed(const HttpClient& client, const std::string& what) {
+  return {Errc::kUnavailable, client.url().authority() + ": " + what};
+}
 
-  [[nodiscard]] Status connect() {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(options_.port);
-    if (::inet_pton(AF_INET, options_.host.c_str(), &address.sin_addr) != 1) {
-      return failed("not an IPv4 address");
-    }
-    const timeval timeout{kTimeoutS, 0};
-    const int no_delay = 1;
-    ::setsockopt(fd_.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
-    ::setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &no_delay, sizeof(no_delay));
-    if (::connect(fd_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
-      return failed("cannot connect");
-    }
-    return {};
+// Sends a request, and returns an error if its status is not 200. `body` is empty for GET.
+Status request(HttpClient& client, const std::string& path, const std::string& body,
+               std::function<void(std::string_view)> on_part) {
+  HttpCall call;
+  call.path = path;
+  call.on_part = std::move(on_part);
+  if (!body.empty()) {
+    call.method = "POST";
+    call.headers = {{"content-type", "application/json"}};
+    call.body = body;
   }
-
-  // Sends a request. `body` is empty for a GET request.
-  [[nodiscard]] Status send(const std::string& path, const std::string& body) {
-    received_.clear();
-    std::string text =
-        (body.empty() ? "GET " : "POST ") + path + " HTTP/1.1\r\nHost: localhost\r\n";
-    if (!body.empty()) {
-      text += "Content-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) +
-              "\r\n";
-    }
-    text += "\r\n" + body;
-    for (std::size_t sent = 0; sent < text.size();) {
-      const ssize_t size = ::send(fd_.get(), text.data() + sent, text.size() - sent, MSG_NOSIGNAL);
-      if (size < 0) {
-        return failed("cannot send");
-      }
-      sent += static_cast<std::size_t>(size);
-    }
-    return {};
+  TIDEMILL_ASSIGN_OR_RETURN(const HttpReply reply, client.call(call));
+  if (reply.response.status != 200) {
+    return failed(client, path + " responds with " + std::to_string(reply.response.status) + ": " +
+                              clipped(reply.response.body, kMaxShownBytes));
   }
-
-  // Reads until the response contains `mark`.
-  [[nodiscard]] Status read_until(const std::string& mark) {
-    while (received_.find(mark) == std::string::npos) {
-      std::array<char, 16384> bytes{};
-      const ssize_t size = ::recv(fd_.get(), bytes.data(), bytes.size(), 0);
-      if (size <= 0) {
-        return failed("the response ended, or took too long, before " + mark + ": " +
-                      received_.substr(0, 300));
-      }
-      received_.append(bytes.data(), static_cast<std::size_t>(size));
-    }
-    return {};
-  }
-
-  [[nodiscard]] const std::string& received() const { return received_; }
-  [[nodiscard]] Status failed(const std::string& what) const {
-    return {Errc::kUnavailable, options_.host + ":" + std::to_string(options_.port) + ": " + what};
-  }
-
-private:
-  const TrafficOptions& options_;
-  UniqueFd fd_;
-  std::string received_;
-};
+  return {};
+}
 
 std::string request_body(const TrafficOptions& options, RandomStream& random) {
   std::string ids;
@@ -125,17 +81,24 @@ Status run_stream(const TrafficOptions& options, int index, std::vector<Response
     const auto start = SteadyClock::now();
     ResponseTimes response;
     // A new connection each time, because some servers close theirs after a stream.
-    Client client(options);
-    TIDEMILL_RETURN_IF_ERROR(client.connect());
-    TIDEMILL_RETURN_IF_ERROR(client.send("/v1/completions", body));
-    TIDEMILL_RETURN_IF_ERROR(client.read_until("data: {"));
-    response.first_token_s = elapsed_since(start);
-    TIDEMILL_RETURN_IF_ERROR(client.read_until("data: [DONE]"));
-    response.last_token_s = elapsed_since(start);
-    const std::int64_t count = last_number(client.received(), "\"completion_tokens\":");
-    if (count != options.new_tokens) {
-      return client.failed("returned " + std::to_string(count) + " tokens instead of " +
-                           std::to_string(options.new_tokens));
+    HttpClient client({options.host, options.port, ""});
+    std::string received;
+    TIDEMILL_RETURN_IF_ERROR(request(client, "/v1/completions", body, [&](std::string_view part) {
+      const auto note = [&](double& time, std::string_view mark) {
+        const std::size_t seen = std::max(received.size() - part.size(), mark.size()) - mark.size();
+        if (time == 0.0 && received.find(mark, seen) != std::string::npos) {
+          time = elapsed_since(start);
+        }
+      };
+      received += part;
+      note(response.first_token_s, "data: {");
+      note(response.last_token_s, "data: [DONE]");
+    }));
+    const std::int64_t count = last_number(received, "\"completion_tokens\":");
+    if (count != options.new_tokens || response.last_token_s == 0.0) {
+      return failed(client, "returned " + std::to_string(count) + " tokens instead of " +
+                                std::to_string(options.new_tokens) + ": " +
+                                clipped(received, kMaxShownBytes));
     }
     times.push_back(response);
   }
@@ -169,17 +132,12 @@ Result<TrafficTimes> run_traffic(const TrafficOptions& options) {
 
 Result<std::vector<double>> time_requests(const TrafficOptions& options, const std::string& path,
                                           int count) {
-  Client client(options);
-  TIDEMILL_RETURN_IF_ERROR(client.connect());
+  HttpClient client({options.host, options.port, ""});
   std::vector<double> times;
   for (int i = 0; i < count; ++i) {
     const auto start = SteadyClock::now();
-    TIDEMILL_RETURN_IF_ERROR(client.send(path, ""));
-    TIDEMILL_RETURN_IF_ERROR(client.read_until("}"));
+    TIDEMILL_RETURN_IF_ERROR(request(client, path, "", {}));
     times.push_back(elapsed_since(start));
-    if (client.received().find(" 200 ") == std::string::npos) {
-      return client.failed(path + " does not respond with 200");
-    }
   }
   std::sort(times.begin(), times.end());
   return times;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "actors/gateway/pages/pages.hpp"
 #include "base/text/quote.hpp"
 
 namespace tidemill::actors {
@@ -54,7 +55,7 @@ std::optional<openai::ApiError> check_host_and_origin(const HttpRequest& request
 }
 
 bool is_open_path(std::string_view path) noexcept {
-  return path == "/health";
+  return path == "/health" || pages::contains(path);
 }
 
 std::optional<openai::ApiError> check_head(const HttpRequest& request, const AccessRules& rules) {

@@ -20,6 +20,7 @@
 #include "actors/gateway/file_routes.hpp"
 #include "actors/gateway/gateway_state.hpp"
 #include "actors/gateway/generation.hpp"
+#include "actors/gateway/pages/pages.hpp"
 #include "actors/gateway/routes.hpp"
 #include "base/text/quote.hpp"
 
@@ -56,6 +57,10 @@ void on_request(GatewaySelf self, HttpRequest& request) {
   }
   if (state.draining) {
     fail(self, id, {503, "the server is shutting down"});
+    return;
+  }
+  if (auto page = pages::respond(request)) {
+    respond(self, id, std::move(*page));
     return;
   }
   const std::string_view path = target_path(request.target);

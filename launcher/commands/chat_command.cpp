@@ -2,10 +2,11 @@
 // `tidemill chat`: a conversation with a model in the terminal.
 #include <CLI/App.hpp>
 #include <algorithm>
+#include <array>
 #include <csignal>
+#include <cstdlib>
 #include <iostream>
 #include <limits>
-#include <optional>
 #include <ostream>
 #include <string>
 #include <string_view>
@@ -14,25 +15,14 @@
 
 #include "base/files/file.hpp"
 #include "base/json/json.hpp"
-#include "engines/chat/chat_renderer.hpp"
-#include "engines/chat/conversation.hpp"
-#include "engines/tokenizer/tokenizer.hpp"
+#include "launcher/chat/local_chat.hpp"
+#include "launcher/chat/remote_chat.hpp"
 #include "launcher/commands/commands.hpp"
 #include "launcher/models/model_arguments.hpp"
-#include "launcher/models/model_path.hpp"
 #include "launcher/option_checks.hpp"
-#include "launcher/terminal.hpp"
 
 namespace tidemill::launcher {
 namespace {
-
-using engines::FinishReason;
-using engines::RolloutRequest;
-using engines::RolloutResult;
-using engines::Tokenizer;
-using engines::chat::ChatRenderer;
-using engines::chat::ChatRequest;
-using engines::chat::Value;
 
 // State of the signal handler, of which a process has only one.
 volatile std::sig_atomic_t interrupted = 0;
@@ -58,52 +48,6 @@ private:
   struct sigaction before_ {};
 };
 
-// Prints a response while it is generated.
-class PrintingSink final : public engines::RolloutSink {
-public:
-  PrintingSink(const Tokenizer& tokenizer, std::ostream& out)
-      : decoder_(tokenizer, engines::SpecialTokenText::kDrop),
-        out_(out),
-        letters_(detect_terminal(out).letters) {}
-
-  void on_tokens(const engines::RolloutTokens& tokens) override {
-    for (const std::int32_t id : tokens.ids) {
-      add(decoder_.push(id));
-    }
-  }
-  void on_rollout(RolloutResult result) override {
-    add(decoder_.finish());
-    result_ = std::move(result);
-  }
-
-  [[nodiscard]] const std::optional<RolloutResult>& result() const { return result_; }
-  [[nodiscard]] const std::string& text() const { return text_; }
-
-private:
-  void add(const std::string& piece) {
-    text_ += piece;
-    // Lines stay lines; other control characters of a response must not reach the terminal.
-    for (std::size_t begin = 0; begin < piece.size();) {
-      const std::size_t end = std::min(piece.find('\n', begin), piece.size());
-      out_ << shown_text(piece.substr(begin, end - begin), letters_)
-           << (end < piece.size() ? "\n" : "");
-      begin = end + 1;
-    }
-    out_ << std::flush;
-  }
-
-  engines::IncrementalDecoder decoder_;
-  std::ostream& out_;
-  Letters letters_;
-  std::string text_;
-  std::optional<RolloutResult> result_;
-};
-
-struct Message {
-  std::string role;
-  std::string content;
-};
-
 constexpr std::string_view kHelp =
     "/system TEXT  sets the system message and clears the conversation\n"
     "/reset        clears the conversation\n"
@@ -114,27 +58,44 @@ constexpr std::string_view kHelp =
 class ChatCommand final : public Command {
 public:
   [[nodiscard]] std::string name() const override { return "chat"; }
-  [[nodiscard]] std::string summary() const override { return "Chats with a model"; }
+  [[nodiscard]] std::string summary() const override {
+    return "Chats with a model or with a server of OpenAI's API";
+  }
   [[nodiscard]] std::string example() const override {
     return "tidemill chat runs/quickstart/export --temperature 0";
   }
 
   void declare(CLI::App& app) override {
+    app_ = &app;
     model_.declare(app);
+    app.get_option("MODEL")->description(
+        "A model directory in the Hugging Face layout, a GGUF file, or a server's URL "
+        "(http://HOST:PORT)");
+    app.add_option("--model", remote_.model,
+                   "With a URL: the model; without it, the first that the server lists")
+        ->type_name("NAME");
+    app.add_option("--api-key", remote_.api_key,
+                   "With a URL: the server's API key; without it, that of the environment's "
+                   "TIDEMILL_API_KEY")
+        ->type_name("KEY");
+    auto* timeout = app.add_option("--timeout", timeout_seconds_,
+                                   "With a URL: longest wait for the next part of a response, in "
+                                   "seconds");
+    accept_integers(*timeout->type_name("S")->capture_default_str(), {1, kMaxTimeoutSeconds});
     app.add_option("--system", system_, "The system message")->type_name("TEXT");
-    auto* most = app.add_option("--max-new-tokens", max_new_tokens_,
+    auto* most = app.add_option("--max-new-tokens", local_.max_new_tokens,
                                 "Maximum length of a response; 0: the rest of the context");
     accept_integers(*most->type_name("N")->capture_default_str(),
                     {0, std::numeric_limits<std::int32_t>::max()});
-    auto* temperature = app.add_option("--temperature", sampling_.temperature,
+    auto* temperature = app.add_option("--temperature", local_.sampling.temperature,
                                        "Divides the logits; 0: the most probable token");
     accept_numbers(*temperature->type_name("T")->capture_default_str(), {.min = 0.0F});
-    auto* top_p = app.add_option("--top-p", sampling_.top_p,
+    auto* top_p = app.add_option("--top-p", local_.sampling.top_p,
                                  "Sample only from the smallest set of most probable tokens whose "
                                  "total probability reaches this; 1: all");
     accept_numbers(*top_p->type_name("P")->capture_default_str(),
                    {.min = 0.0F, .min_excluded = true, .max = 1.0F});
-    auto* seed = app.add_option("--seed", seed_, "Seed of the random numbers");
+    auto* seed = app.add_option("--seed", local_.seed, "Seed of the random numbers");
     accept_integers(*seed->type_name("S")->capture_default_str(),
                     {0, std::numeric_limits<std::uint64_t>::max()});
   }
@@ -143,14 +104,7 @@ public:
     if (session.form == OutputForm::kJson) {
       return invalid_argument("chat: has no JSON output; use generate --chat");
     }
-    if (sampling_.temperature > 0.0F && sampling_.temperature < engines::kMinTemperature) {
-      return invalid_argument("--temperature: must be 0 or at least 0.001");
-    }
-    TIDEMILL_RETURN_IF_ERROR(check_model_path(model_.path()));
-    TIDEMILL_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::load(model_.path()));
-    TIDEMILL_ASSIGN_OR_RETURN(const ChatRenderer chat,
-                              ChatRenderer::open(model_.path(), tokenizer.config(), std::nullopt));
-    TIDEMILL_ASSIGN_OR_RETURN(const OpenedModel model, model_.open(session.log));
+    TIDEMILL_ASSIGN_OR_RETURN(peer_, open(session));
     reset();
     const bool prompts = ::isatty(STDIN_FILENO) != 0;
     std::string line;
@@ -166,9 +120,9 @@ public:
       }
       const Status status = line.starts_with("/") ? obey(line, session)
                             : line.empty()        ? Status()
-                                                  : respond(line, tokenizer, chat, model, session);
+                                                  : respond(line, session);
       if (!status.ok()) {
-        session.err << status.message() << '\n';
+        session.err << printable(status.message()) << '\n';
       }
     }
     session.out << '\n';
@@ -176,6 +130,65 @@ public:
   }
 
 private:
+  static constexpr std::uint64_t kMaxTimeoutSeconds = 86'400;
+
+  // A server's message must not control the terminal.
+  static std::string printable(const std::string& message) {
+    return shown_text(message, detect_terminal(std::cerr).letters);
+  }
+
+  [[nodiscard]] bool is_given(const char* option) const {
+    return app_->get_option(option)->count() > 0;
+  }
+
+  // Opens the model, or connects to the server.
+  [[nodiscard]] Result<std::unique_ptr<ChatPeer>> open(Session& session) {
+    const bool is_url = model_.path().find("://") != std::string::npos;
+    constexpr std::array kOfServers{"--model", "--api-key", "--timeout"};
+    constexpr std::array kOfModels{"--adapter", "--dtype", "--threads", "--cache-mib"};
+    for (const char* option : kOfServers) {
+      if (!is_url && is_given(option)) {
+        return invalid_argument(std::string(option) + ": needs the URL of a server");
+      }
+    }
+    for (const char* option : kOfModels) {
+      if (is_url && is_given(option)) {
+        return invalid_argument(std::string(option) + ": is chosen by the server");
+      }
+    }
+    if (is_url) {
+      return connect();
+    }
+    if (local_.sampling.temperature > 0.0F &&
+        local_.sampling.temperature < engines::kMinTemperature) {
+      return invalid_argument("--temperature: must be 0 or at least 0.001");
+    }
+    return open_local_chat(model_, local_, session.log);
+  }
+
+  [[nodiscard]] Result<std::unique_ptr<ChatPeer>> connect() {
+    remote_.url = model_.path();
+    remote_.timeout = std::chrono::seconds(timeout_seconds_);
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): nothing calls setenv
+    const char* key = std::getenv("TIDEMILL_API_KEY");
+    if (key != nullptr && !is_given("--api-key")) {
+      remote_.api_key = key;
+    }
+    if (is_given("--temperature")) {
+      remote_.temperature = app_->get_option("--temperature")->as<double>();
+    }
+    if (is_given("--top-p")) {
+      remote_.top_p = app_->get_option("--top-p")->as<double>();
+    }
+    if (is_given("--seed")) {
+      remote_.seed = local_.seed;
+    }
+    if (local_.max_new_tokens > 0) {
+      remote_.max_tokens = local_.max_new_tokens;
+    }
+    return open_remote_chat(remote_);
+  }
+
   void reset() {
     messages_.clear();
     if (!system_.empty()) {
@@ -208,7 +221,7 @@ private:
       return invalid_argument("/save: needs a file");
     }
     Json::Array all;
-    for (const Message& message : messages_) {
+    for (const ChatMessage& message : messages_) {
       all.push_back(Json::Object{{"role", message.role}, {"content", message.content}});
     }
     PosixFileSystem files;
@@ -219,79 +232,31 @@ private:
   }
 
   // Adds a message of the user and the model's response. After an error, adds neither.
-  [[nodiscard]] Status respond(const std::string& line, const Tokenizer& tokenizer,
-                               const ChatRenderer& chat, const OpenedModel& model,
-                               Session& session) {
+  [[nodiscard]] Status respond(const std::string& line, Session& session) {
     messages_.push_back({"user", line});
-    Status status = generate(tokenizer, chat, model, session);
+    ResponsePrinter printer(session.out);
+    const InterruptGuard guard;
+    Status status = peer_->respond(
+        messages_, [] { return interrupted != 0; }, printer);
+    if (!printer.text().empty() || status.ok()) {
+      session.out << std::endl;
+    }
     if (!status.ok()) {
       messages_.pop_back();
+      return status;
     }
-    return status;
-  }
-
-  [[nodiscard]] Status generate(const Tokenizer& tokenizer, const ChatRenderer& chat,
-                                const OpenedModel& model, Session& session) {
-    ChatRequest request;
-    engines::chat::List list;
-    for (const Message& message : messages_) {
-      list.push_back(engines::chat::make_message(message.role.c_str(), message.content));
-    }
-    request.messages = Value::sequence(std::move(list));
-    request.ending = engines::chat::Ending::kGenerationPrompt;
-    TIDEMILL_ASSIGN_OR_RETURN(const std::string text, chat.render(std::move(request)));
-    RolloutRequest rollout;
-    rollout.id = SampleId{messages_.size()};
-    TIDEMILL_ASSIGN_OR_RETURN(rollout.prompt_ids,
-                              tokenizer.encode(text, engines::AddSpecialTokens::kNo));
-    const auto size = static_cast<std::int64_t>(rollout.prompt_ids.size());
-    const std::int64_t room = model.config.max_positions - size;
-    if (room < 1) {
-      return invalid_argument("the conversation has " + std::to_string(size) +
-                              " tokens, which fills the model's context of " +
-                              std::to_string(model.config.max_positions) + "; /reset clears it");
-    }
-    rollout.sampling = sampling_;
-    rollout.seed = seed_;
-    rollout.max_new_tokens =
-        static_cast<std::int32_t>(max_new_tokens_ == 0 ? room : std::min(room, max_new_tokens_));
-    rollout.stop_ids = model.generation.eos_token_ids.empty() ? model.config.eos_token_ids
-                                                              : model.generation.eos_token_ids;
-    PrintingSink sink(tokenizer, session.out);
-    TIDEMILL_RETURN_IF_ERROR(run(std::move(rollout), model.runtime->rollout(), sink));
-    session.out << '\n';
-    if (sink.result()->finish_reason == FinishReason::kFailed) {
-      return {Errc::kInternal, sink.result()->error};
-    }
-    messages_.push_back({"assistant", sink.text()});
+    messages_.push_back({"assistant", printer.text()});
     return {};
   }
 
-  // Generates until the response ends or the user interrupts it.
-  [[nodiscard]] static Status run(RolloutRequest request, engines::RolloutEngine& engine,
-                                  PrintingSink& sink) {
-    const InterruptGuard guard;
-    const SampleId id = request.id;
-    TIDEMILL_RETURN_IF_ERROR(engine.submit(std::move(request), sink));
-    while (!sink.result().has_value()) {
-      if (interrupted != 0) {
-        engine.cancel(id);
-        break;
-      }
-      if (Status stepped = engine.step({}).status(); !stepped.ok()) {
-        engine.cancel(id);
-        return stepped;
-      }
-    }
-    return {};
-  }
-
+  CLI::App* app_ = nullptr;
   ModelArguments model_;
+  LocalChatOptions local_;
+  RemoteChatOptions remote_;
+  std::uint64_t timeout_seconds_ = 300;
   std::string system_;
-  std::int64_t max_new_tokens_ = 0;
-  engines::SamplingOptions sampling_;
-  std::uint64_t seed_ = 0;
-  std::vector<Message> messages_;
+  std::unique_ptr<ChatPeer> peer_;
+  std::vector<ChatMessage> messages_;
 };
 
 }  // namespace

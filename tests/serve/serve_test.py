@@ -14,6 +14,7 @@ import tempfile
 import time
 import unittest
 
+from fake_jobs import POLICY
 from server import Server
 
 PROGRAM, SOURCE = sys.argv[1], pathlib.Path(sys.argv[2])
@@ -128,6 +129,29 @@ class ServeTest(unittest.TestCase):
                                         {"Origin": "http://attacker.example"})
         self.assertEqual(status, 403)
 
+    def test_pages_have_their_files_and_headers(self) -> None:
+        connection = self.server.connect()
+        for path, kind in (("/", "text/html"), ("/chat", "text/html"), ("/jobs", "text/html"),
+                           ("/server", "text/html"), ("/pages/chat.js", "text/javascript"),
+                           ("/pages/style.css", "text/css")):
+            connection.request("GET", path)
+            response = connection.getresponse()
+            data = response.read()
+            name = {"/": "chat.html"}.get(path, path[1:].removeprefix("pages/"))
+            name += "" if "." in name else ".html"
+            self.assertEqual(data, (SOURCE / "actors/gateway/pages" / name).read_bytes())
+            self.assertEqual(response.headers["content-type"], kind + "; charset=utf-8")
+            self.assertEqual(response.headers["content-security-policy"], POLICY)
+            self.assertEqual(response.headers["x-content-type-options"], "nosniff")
+            self.assertEqual(response.headers["referrer-policy"], "no-referrer")
+            connection.request("GET", path, headers={"If-None-Match": response.headers["etag"]})
+            response = connection.getresponse()
+            self.assertEqual((response.status, response.read()), (304, b""))
+        connection.close()
+        self.assertEqual(self.server.request("POST", "/chat", {})[0], 405)
+        for path in ("/pages/", "/pages/none.js", "/pages/../chat.html", "/pages/chat.html/"):
+            self.assertEqual(self.server.request("GET", path)[0], 404)
+
     def test_prompts_share_the_cache(self) -> None:
         prompt = "99+98=197;12+34="
         self.complete(prompt, max_tokens=1)
@@ -185,6 +209,10 @@ class ServerLifeTest(unittest.TestCase):
             self.assertEqual(keys.stat().st_mode & 0o777, 0o600)
             with Server(PROGRAM, MODEL, f"serve.keys_file={keys}", "serve.host=0.0.0.0") as server:
                 self.assertEqual(server.request("GET", "/v1/models")[0], 401)
+                connection = server.connect()
+                connection.request("GET", "/chat")  # asks for the key itself
+                self.assertEqual(connection.getresponse().status, 200)
+                connection.close()
                 good = {"Authorization": "Bearer " + made["key"]}
                 self.assertEqual(server.request("GET", "/v1/models", None, good)[0], 200)
                 self.assertEqual(server.request("GET", "/v1/models", None,

@@ -8,6 +8,7 @@ const char* reason_phrase(std::uint32_t status) noexcept {
   switch (status) {
     case 200: return "OK";
     case 204: return "No Content";
+    case 304: return "Not Modified";
     case 400: return "Bad Request";
     case 401: return "Unauthorized";
     case 403: return "Forbidden";
