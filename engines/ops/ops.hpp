@@ -159,6 +159,7 @@ struct SampleRequest {
   const SamplingOptions* options = nullptr;
   TokenHistory history;
   SamplingKey key;
+  TokenMask mask = {};  // the tokens that may be sampled; borrowed until `sample` returns
   bool wants_entropy = false;
 };
 

@@ -315,8 +315,8 @@ Sampler::Kept Sampler::filter(const SamplingOptions& options) {
 
 Result<Sampler::Kept> Sampler::compute_masses(std::span<const float> logits,
                                               const SamplingOptions& options,
-                                              const TokenHistory& history) {
-  TIDEMILL_RETURN_IF_ERROR(adjusted_.apply(logits, options, history));
+                                              const TokenHistory& history, TokenMask mask) {
+  TIDEMILL_RETURN_IF_ERROR(adjusted_.apply(logits, options, history, mask));
   const Largest largest = find_largest();
   TIDEMILL_RETURN_IF_ERROR(check_largest(largest));
   largest_ = largest.value;
@@ -347,8 +347,9 @@ Result<Sampler::Kept> Sampler::compute_masses(std::span<const float> logits,
 
 Result<std::int32_t> Sampler::sample_with(std::span<const float> logits,
                                           const SamplingOptions& options,
-                                          const TokenHistory& history, double uniform) {
-  TIDEMILL_ASSIGN_OR_RETURN(const Kept kept, compute_masses(logits, options, history));
+                                          const TokenHistory& history, double uniform,
+                                          TokenMask mask) {
+  TIDEMILL_ASSIGN_OR_RETURN(const Kept kept, compute_masses(logits, options, history, mask));
   switch (kept) {
     case Kept::kAll:
     case Kept::kWithMass: return sample_by_mass(row_.masses(), block_sums_, uniform);
@@ -358,9 +359,10 @@ Result<std::int32_t> Sampler::sample_with(std::span<const float> logits,
 }
 
 Result<std::int32_t> Sampler::sample(std::span<const float> logits, const SamplingOptions& options,
-                                     const TokenHistory& history, const SamplingKey& key) {
+                                     const TokenHistory& history, const SamplingKey& key,
+                                     TokenMask mask) {
   const double uniform = keyed_uniform(key.seed, key.sample.value, key.position);
-  Result<std::int32_t> token = sample_with(logits, options, history, uniform);
+  Result<std::int32_t> token = sample_with(logits, options, history, uniform, mask);
   if (!token.ok()) {
     return token.status().with_context("sample " + std::to_string(key.sample.value) +
                                        ", position " + std::to_string(key.position));
@@ -371,11 +373,11 @@ Result<std::int32_t> Sampler::sample(std::span<const float> logits, const Sampli
 Result<std::int64_t> Sampler::distribution(std::span<const float> logits,
                                            const SamplingOptions& options,
                                            const TokenHistory& history,
-                                           std::span<float> probabilities) {
+                                           std::span<float> probabilities, TokenMask mask) {
   if (probabilities.size() != logits.size()) {
     return invalid_argument("probabilities and logits must have the same size");
   }
-  TIDEMILL_ASSIGN_OR_RETURN(const Kept kept, compute_masses(logits, options, history));
+  TIDEMILL_ASSIGN_OR_RETURN(const Kept kept, compute_masses(logits, options, history, mask));
   const auto share_of = [](float mass, double total) {
     return static_cast<float>(static_cast<double>(mass) / total);
   };
