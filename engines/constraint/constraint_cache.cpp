@@ -33,6 +33,9 @@ Result<std::shared_ptr<const Constraint>> ConstraintCache::get(
   TIDEMILL_ASSIGN_OR_RETURN(Grammar grammar, compile());
   std::call_once(indexed_, [this] { index_ = index_tokens(tokenizer_, vocabulary_); });
   auto made = std::make_shared<const Constraint>(std::move(grammar), index_);
+  if (key.size() > kMaxKeyBytes) {
+    return std::shared_ptr<const Constraint>(std::move(made));
+  }
   const std::scoped_lock lock(mutex_);
   entries_.push_front({key, made});
   if (entries_.size() > kMaxConstraints) {

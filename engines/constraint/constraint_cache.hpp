@@ -24,6 +24,8 @@ class ConstraintCache {
 public:
   /// A constraint has at most about 16 MiB of masks and 10 MiB of states.
   static constexpr std::size_t kMaxConstraints = 16;
+  /// Constraints with longer keys are not kept.
+  static constexpr std::size_t kMaxKeyBytes = std::size_t{256} << 10U;
 
   /// `vocabulary` is that of the model, which may have more tokens than the tokenizer.
   ConstraintCache(Tokenizer tokenizer, std::int32_t vocabulary)
