@@ -119,47 +119,65 @@ Status Determinizer::determinize(GrammarBuilder::RuleId rule) {
   return {};
 }
 
-std::int32_t Determinizer::need_from(std::size_t state) const {
-  if (grammar_.accepts[state] != 0) {
-    return 0;
-  }
-  std::int32_t least = kNever;
-  for (const std::int32_t to : rows_[state]) {
-    least = to < 0 ? least : std::min(least, grammar_.need[static_cast<std::size_t>(to)]);
-  }
-  for (const Call& call : calls_[state]) {
-    const std::int32_t start = starts_[static_cast<std::size_t>(call.rule)];
-    const std::int32_t inside = grammar_.need[static_cast<std::size_t>(start)];
-    const std::int32_t after = grammar_.need[static_cast<std::size_t>(call.to)];
-    if (inside != kNever && after != kNever) {
-      least = std::min(least, std::max(inside + 1, after));
+// Computes the needs from the smallest to the largest. The need of a state is that of a state after
+// a byte, or what a call and the state after it need; neither is less than its parts, so that a
+// need is final when all smaller ones are.
+void Determinizer::compute_needs() {
+  std::vector<std::vector<std::int32_t>> before(rows_.size());  // by state after a byte
+  std::vector<std::vector<CallSite>> callers(rows_.size());  // by start and by state after a call
+  has_bytes_.assign(rows_.size(), false);
+  std::vector<std::vector<std::int32_t>> found(static_cast<std::size_t>(max_depth_) + 1);
+  grammar_.need.assign(rows_.size(), kNever);
+  const auto lower = [&](std::int32_t state, std::int32_t need) {
+    if (need <= max_depth_ && need < grammar_.need[static_cast<std::size_t>(state)]) {
+      grammar_.need[static_cast<std::size_t>(state)] = need;
+      found[static_cast<std::size_t>(need)].push_back(state);
+    }
+  };
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    const auto state = static_cast<std::int32_t>(i);
+    std::int32_t last = -1;
+    for (const std::int32_t to : rows_[i]) {
+      if (to >= 0 && to != last) {
+        before[static_cast<std::size_t>(to)].push_back(state);
+      }
+      last = to;
+    }
+    for (const Call& call : calls_[i]) {
+      const std::int32_t start = starts_[static_cast<std::size_t>(call.rule)];
+      callers[static_cast<std::size_t>(start)].push_back({state, start, call.to});
+      callers[static_cast<std::size_t>(call.to)].push_back({state, start, call.to});
+    }
+    if (grammar_.accepts[i] != 0) {
+      lower(state, 0);
     }
   }
-  return least;
+  for (std::size_t need = 0; need < found.size(); ++need) {
+    for (std::size_t i = 0; i < found[need].size(); ++i) {  // grows
+      const auto at = static_cast<std::size_t>(found[need][i]);
+      for (const std::int32_t state : before[at]) {
+        lower(state, static_cast<std::int32_t>(need));
+      }
+      for (const CallSite& site : callers[at]) {
+        const std::int32_t inside = grammar_.need[static_cast<std::size_t>(site.start)];
+        const std::int32_t after = grammar_.need[static_cast<std::size_t>(site.to)];
+        if (inside != kNever && after != kNever) {
+          lower(site.state, std::max(inside + 1, after));
+        }
+      }
+    }
+  }
+  remove_dead_edges();
 }
 
-// Computes the least solution, from above: each pass lowers some values or is the last. Values only
-// become smaller and need at most one pass per level of nesting and state on a path; later states
-// come first, because edges mostly lead forward.
-void Determinizer::compute_needs() {
-  grammar_.need.assign(rows_.size(), kNever);
-  for (bool changed = true; changed;) {
-    changed = false;
-    for (std::size_t i = rows_.size(); i-- > 0;) {
-      const std::int32_t need = need_from(i);
-      if (need < grammar_.need[i]) {
-        grammar_.need[i] = need;
-        changed = true;
-      }
-      work_ += 1;
-    }
-  }
+void Determinizer::remove_dead_edges() {
   const auto is_dead = [&](std::int32_t state) {
-    return grammar_.need[static_cast<std::size_t>(state)] > max_depth_;
+    return grammar_.need[static_cast<std::size_t>(state)] == kNever;
   };
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     for (std::int32_t& to : rows_[i]) {
       to = to >= 0 && is_dead(to) ? -1 : to;
+      has_bytes_[i] = has_bytes_[i] || to >= 0;
     }
     std::erase_if(calls_[i], [&](const Call& call) {
       return is_dead(call.to) || is_dead(starts_[static_cast<std::size_t>(call.rule)]);
@@ -173,7 +191,7 @@ Status Determinizer::add_called(std::int32_t state, std::vector<std::int32_t>& f
   const auto at = static_cast<std::size_t>(state);
   const auto depth = static_cast<std::int32_t>(frames.size());
   const auto first = static_cast<std::size_t>(grammar_.first_entry.back());
-  if (std::ranges::any_of(rows_[at], [](std::int32_t to) { return to >= 0; })) {
+  if (has_bytes_[at]) {
     const auto begin = static_cast<std::int32_t>(grammar_.frames.size());
     grammar_.frames.insert(grammar_.frames.end(), frames.begin(), frames.end());
     grammar_.entries.push_back({state, begin, depth, reach});
@@ -210,10 +228,17 @@ Status Determinizer::add_entries(std::size_t state) {
 
 // Gives bytes that are equal in all states one column.
 void Determinizer::compress() {
+  std::array<std::uint64_t, 256> hashes{};
+  for (const Row& row : rows_) {
+    for (std::size_t byte = 0; byte < 256; ++byte) {
+      hashes[byte] = hashes[byte] * 0x9E3779B97F4A7C15U + static_cast<std::uint64_t>(row[byte] + 1);
+    }
+  }
   std::vector<std::size_t> of_class;  // a byte of each class
   for (std::size_t byte = 0; byte < 256; ++byte) {
     const auto same = std::ranges::find_if(of_class, [&](std::size_t other) {
-      return std::ranges::all_of(rows_, [&](const Row& row) { return row[byte] == row[other]; });
+      return hashes[byte] == hashes[other] &&
+             std::ranges::all_of(rows_, [&](const Row& row) { return row[byte] == row[other]; });
     });
     grammar_.classes[byte] = static_cast<std::uint8_t>(same - of_class.begin());
     if (same == of_class.end()) {

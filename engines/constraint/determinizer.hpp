@@ -31,13 +31,20 @@ private:
     std::int32_t to = 0;
   };
 
+  // A call: where it is made, where its rule starts, and where it returns.
+  struct CallSite {
+    std::int32_t state = 0;
+    std::int32_t start = 0;
+    std::int32_t to = 0;
+  };
+
   [[nodiscard]] Status determinize(GrammarBuilder::RuleId rule);
   [[nodiscard]] Status expand(std::int32_t state, const Subset& subset,
                               GrammarBuilder::RuleId rule);
   [[nodiscard]] Result<std::int32_t> intern(Subset targets, GrammarBuilder::RuleId rule);
   void close(Subset& subset);
   void compute_needs();
-  [[nodiscard]] std::int32_t need_from(std::size_t state) const;
+  void remove_dead_edges();
   [[nodiscard]] Status add_entries(std::size_t state);
   [[nodiscard]] Status add_called(std::int32_t state, std::vector<std::int32_t>& frames,
                                   std::int32_t reach);
@@ -54,6 +61,7 @@ private:
   std::vector<Row> rows_;
   std::vector<std::vector<Call>> calls_;
   std::vector<std::int32_t> starts_;  // by rule
+  std::vector<bool> has_bytes_;       // by state
   Grammar grammar_;
 };
 

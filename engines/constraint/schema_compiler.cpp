@@ -220,7 +220,7 @@ Fragment SchemaCompiler::reference(const Json& schema, const std::string& path) 
 }
 
 Fragment SchemaCompiler::flat(const Json& schema, const std::string& path) {
-  auto merged_schema = flattened(root_, schema);
+  auto merged_schema = flattened(root_, schema, merges_);
   if (!merged_schema.ok()) {
     return refuse(member(path, schema.find("allOf") != nullptr ? "allOf" : "$ref"),
                   merged_schema.status().message());
@@ -247,8 +247,8 @@ Fragment SchemaCompiler::alternatives(const Json& schema, const char* keyword,
       parts.push_back(nested((*list)[i], element(where, i)));
       continue;
     }
-    const auto outer = flattened(root_, without(schema, keyword));
-    const auto inner = flattened(root_, (*list)[i]);
+    const auto outer = flattened(root_, without(schema, keyword), merges_);
+    const auto inner = flattened(root_, (*list)[i], merges_);
     const Status& failed = outer.ok() ? inner.status() : outer.status();
     auto both = failed.ok() ? merged(outer.value(), inner.value()) : Result<Json>(failed);
     if (!both.ok()) {
@@ -382,6 +382,11 @@ std::vector<SchemaCompiler::Property> SchemaCompiler::properties_of(const Json& 
            "properties must be an object, and required a list of names");
     return {};
   }
+  if ((members != nullptr ? members->size() : 0) + (names != nullptr ? names->size() : 0) >
+      2 * kMaxProperties) {
+    refuse(member(path, "properties"), "at most " + std::to_string(kMaxProperties) + " properties");
+    return {};
+  }
   if (members != nullptr) {
     for (const Json::Member& one : *members) {
       out.push_back({one.name, &one.value, false, member(member(path, "properties"), one.name)});
@@ -404,10 +409,6 @@ std::vector<SchemaCompiler::Property> SchemaCompiler::properties_of(const Json& 
       found = out.end() - 1;
     }
     found->required = true;
-  }
-  if (out.size() > kMaxProperties) {
-    refuse(member(path, "properties"), "at most " + std::to_string(kMaxProperties) + " properties");
-    return {};
   }
   return out;
 }

@@ -14,8 +14,8 @@
 namespace tidemill::engines {
 
 /// The limits of a schema, besides those of its grammar.
-inline constexpr std::size_t kMaxSchemaDepth = 48;  // schemas inside each other
-inline constexpr std::size_t kMaxProperties = 1024;
+inline constexpr std::size_t kMaxSchemaDepth = 48;   // schemas inside each other
+inline constexpr std::size_t kMaxProperties = 1024;  // of one object, with as many required names
 inline constexpr std::size_t kMaxEnumValues = 4096;
 inline constexpr std::int64_t kMaxSchemaCount = 10'000;  // minItems, maxLength and the like
 
@@ -80,6 +80,7 @@ private:
   std::map<const Json*, GrammarBuilder::RuleId> known_;
   std::deque<Json> merged_;  // schemas that are not part of the document
   std::size_t depth_ = 0;
+  int merges_ = 0;
   Status status_;
   std::string refused_;
 };

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <set>
 #include <utility>
 
 #include "base/text/quote.hpp"
@@ -12,6 +13,13 @@ namespace tidemill::engines {
 namespace {
 
 constexpr int kMaxMergeDepth = 32;
+constexpr std::size_t kMaxNames = 1024;  // of properties, in each of two lists
+
+std::size_t size_of(const Json& value) {
+  return value.if_array() != nullptr    ? value.if_array()->size()
+         : value.if_object() != nullptr ? value.if_object()->size()
+                                        : 1;
+}
 
 Json* find_mutable(Json::Object& object, std::string_view name) {
   const auto found = std::ranges::find(object, name, &Json::Member::name);
@@ -51,10 +59,13 @@ Json both(const Json& a, const Json& b) {
 }
 
 Json merged_enums(const Json& a, const Json& b) {
+  std::set<std::string> others;
+  for (const Json& value : list_of(b)) {
+    others.insert(value.to_line());
+  }
   Json::Array out;
-  const Json::Array others = list_of(b);
   for (const Json& value : list_of(a)) {
-    if (std::ranges::any_of(others, [&](const Json& other) { return equal(value, other); })) {
+    if (others.contains(value.to_line())) {
       out.push_back(value);
     }
   }
@@ -154,10 +165,13 @@ Status check_closed(const Json& closed, const Json& other) {
   return {};
 }
 
-Result<Json> flattened_at(const Json& root, const Json& schema, int depth) {
+Result<Json> flattened_at(const Json& root, const Json& schema, int depth, int& merges) {
   if (depth > kMaxMergeDepth) {
     return invalid_argument("more than " + std::to_string(kMaxMergeDepth) +
                             " allOf and $ref inside each other");
+  }
+  if (++merges > kMaxMerges) {
+    return invalid_argument("more than " + std::to_string(kMaxMerges) + " schemas to merge");
   }
   if (const bool* all = schema.if_bool()) {
     return Json(*all ? Json::Object{} : Json::Object{{"enum", Json::Array{}}});
@@ -177,7 +191,7 @@ Result<Json> flattened_at(const Json& root, const Json& schema, int depth) {
       return invalid_argument("$ref must be text");
     }
     TIDEMILL_ASSIGN_OR_RETURN(const Json* target, resolve_reference(root, *reference->if_string()));
-    TIDEMILL_ASSIGN_OR_RETURN(const Json part, flattened_at(root, *target, depth + 1));
+    TIDEMILL_ASSIGN_OR_RETURN(const Json part, flattened_at(root, *target, depth + 1, merges));
     TIDEMILL_ASSIGN_OR_RETURN(out, merged(out, part));
   }
   if (const Json* all = schema.find("allOf")) {
@@ -185,7 +199,7 @@ Result<Json> flattened_at(const Json& root, const Json& schema, int depth) {
       return invalid_argument("allOf must be a list");
     }
     for (const Json& one : *all->if_array()) {
-      TIDEMILL_ASSIGN_OR_RETURN(const Json part, flattened_at(root, one, depth + 1));
+      TIDEMILL_ASSIGN_OR_RETURN(const Json part, flattened_at(root, one, depth + 1, merges));
       TIDEMILL_ASSIGN_OR_RETURN(out, merged(out, part));
     }
   }
@@ -242,6 +256,13 @@ Result<const Json*> resolve_reference(const Json& root, std::string_view referen
 }
 
 Result<Json> merged(const Json& a, const Json& b) {
+  for (const char* keyword : {"properties", "required"}) {
+    const Json* first = a.find(keyword);
+    const Json* second = b.find(keyword);
+    if (first != nullptr && second != nullptr && size_of(*first) + size_of(*second) > kMaxNames) {
+      return invalid_argument("at most " + std::to_string(kMaxNames) + " properties are merged");
+    }
+  }
   TIDEMILL_RETURN_IF_ERROR(check_closed(a, b));
   TIDEMILL_RETURN_IF_ERROR(check_closed(b, a));
   Json::Object out = *a.if_object();
@@ -255,8 +276,8 @@ Result<Json> merged(const Json& a, const Json& b) {
   return Json(std::move(out));
 }
 
-Result<Json> flattened(const Json& root, const Json& schema) {
-  return flattened_at(root, schema, 0);
+Result<Json> flattened(const Json& root, const Json& schema, int& merges) {
+  return flattened_at(root, schema, 0, merges);
 }
 
 }  // namespace tidemill::engines

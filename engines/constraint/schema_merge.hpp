@@ -20,10 +20,13 @@ namespace tidemill::engines {
 /// Source: RFC 6901. Errors: `kInvalidArgument`.
 [[nodiscard]] Result<const Json*> resolve_reference(const Json& root, std::string_view reference);
 
+/// The number of schemas that the compilation of one document may merge.
+inline constexpr int kMaxMerges = 1000;
+
 /// Returns one object whose values satisfy `schema`, its `$ref` and all of its `allOf`. It has
-/// neither of these and no annotations; `properties` may have them.
+/// neither of these and no annotations; `properties` may have them. Counts its merges in `merges`.
 /// Errors: `kInvalidArgument`, naming the keyword that cannot be merged.
-[[nodiscard]] Result<Json> flattened(const Json& root, const Json& schema);
+[[nodiscard]] Result<Json> flattened(const Json& root, const Json& schema, int& merges);
 
 /// Returns one object whose values satisfy both of two objects that `flattened` has returned.
 /// Errors: as `flattened`.

@@ -179,10 +179,12 @@ private:
       return;
     }
     std::string refused;
-    take(format_constraint(*format, model_.constraints.get(), refused), refused);
-    if (call_.settings.constraint.is_set && !call_.tools.empty()) {
+    const auto constraint = format_constraint(*format, model_.constraints.get(), refused);
+    if (constraint.ok() && constraint.value() != nullptr && !call_.tools.empty()) {
       fields_.refuse("response_format", "excludes tools, unless tool_choice is \"none\"");
+      return;
     }
+    take(constraint, refused);
   }
 
   // Keeps a constraint, or the refusal of the member at `refused`.

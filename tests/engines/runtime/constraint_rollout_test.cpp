@@ -139,7 +139,7 @@ TEST_F(ConstraintRolloutTest, OtherRequestsAreNotChanged) {
 
 TEST_F(ConstraintRolloutTest, PreemptedSequencesGoOn) {
   const auto spacious = open(4096);
-  const auto tight = open(160);
+  const auto tight = open(112);
   std::vector<RolloutRequest> requests;
   for (std::uint64_t id = 1; id <= 8; ++id) {
     requests.push_back(request(id, 100));
