@@ -3,6 +3,7 @@
 // change.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -60,6 +61,16 @@ public:
   /// Returns whether any logit of a block is changed.
   [[nodiscard]] bool changes(std::size_t block) const noexcept {
     return !changed_.empty() && heads_[block] >= 0;
+  }
+  /// Returns whether the mask allows no token of a block.
+  [[nodiscard]] bool excludes(std::size_t block) const noexcept {
+    if (mask_.words.empty()) {
+      return false;
+    }
+    const std::size_t first = block * (kMassBlock / 64);
+    const auto words =
+        mask_.words.subspan(first, std::min(kMassBlock / 64, mask_.words.size() - first));
+    return std::ranges::all_of(words, [](std::uint64_t word) { return word == 0; });
   }
   /// Calls `body` for each changed logit of a block.
   template <class Body>

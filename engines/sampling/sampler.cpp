@@ -97,6 +97,10 @@ Largest Sampler::find_largest() {
   loop_(adjusted_.num_blocks(), [this](std::size_t begin, std::size_t end) {
     std::array<float, kMassBlock> copy;
     for (std::size_t b = begin; b < end; ++b) {
+      if (adjusted_.excludes(b)) {
+        block_largest_[b] = {-std::numeric_limits<double>::infinity(), false};
+        continue;
+      }
       const std::span<const float> block = adjusted_.block(b, copy);
       block_largest_[b] = kernels_->largest(block.data(), block.size());
     }
@@ -131,6 +135,10 @@ std::int32_t Sampler::first_equal(double largest) const {
 }
 
 void Sampler::compute_block(std::size_t block, float temperature) {
+  if (adjusted_.excludes(block)) {
+    std::ranges::fill(row_.block(block), 0.0F);
+    return;
+  }
   std::array<float, kMassBlock> copy;
   const std::span<const float> logits = adjusted_.block(block, copy);
   kernels_->compute_masses(logits.data(), logits.size(), largest_, temperature,

@@ -118,7 +118,7 @@ class ServeTest(unittest.TestCase):
             "sum": {"type": "integer", "minimum": 0, "maximum": 198}, "even": {"type": "boolean"},
             "odd": {"type": "array", "items": {"type": "boolean"}, "maxItems": 1}},
             "required": ["sum", "even", "odd"], "additionalProperties": False}
-        body = {"model": self.server.model, "messages": [{"role": "user", "content": "38+86="}], "n": 8, "seed": 3,
+        body = {"model": self.server.model, "messages": [{"role": "user", "content": "38+86="}], "n": 8, "seed": 3, "max_tokens": 56,
                 "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}}
         for temperature in (0, 1, 2):
             status, made = self.server.request("POST", "/v1/chat/completions", {**body, "temperature": temperature})
