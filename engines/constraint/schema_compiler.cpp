@@ -199,6 +199,7 @@ Fragment SchemaCompiler::restricted(const Json& schema, const std::string& path)
     return rules_.any_value();
   }
   std::vector<Fragment> parts;
+  parts.reserve(types.size());
   for (const std::string& type : types) {
     parts.push_back(of_type(type, schema, path));
   }
@@ -461,6 +462,7 @@ Fragment SchemaCompiler::object(const Json& schema, const std::string& path) {
   }
   if (additional != nullptr) {
     std::vector<std::string> known;
+    known.reserve(count);
     for (const Property& one : properties) {
       known.push_back(one.name);
     }
