@@ -159,8 +159,8 @@ struct SampleRequest {
   const SamplingOptions* options = nullptr;
   TokenHistory history;
   SamplingKey key;
-  TokenMask mask = {};  // the tokens that may be sampled; borrowed until `sample` returns
   bool wants_entropy = false;
+  TokenMask mask = {};  // the tokens that may be sampled; borrowed until `sample` returns
 };
 
 /// The result of a `SampleRequest`.

@@ -215,8 +215,8 @@ void TokenSampler::sample_tokens(std::span<const Row> rows) {
                           &sequence.request.sampling,
                           {sequence.request.prompt_ids, sequence.response()},
                           {sequence.request.seed, SampleId{sequence.request.key()},
-                           static_cast<std::uint64_t>(sequence.length())},
-                          mask});
+                           static_cast<std::uint64_t>(sequence.length())}});
+      requests.back().mask = mask;
     }
   }
   if (requests.empty()) {
