@@ -15,8 +15,9 @@ constexpr double kPeakSeconds = 0.4;
 
 std::vector<FigureSpec> all_figures() {
   std::vector<FigureSpec> figures;
-  for (const auto topic : {generation_figures, training_figures, memory_figures, grpo_figures,
-                           adapter_figures, sharing_figures, sampling_figures}) {
+  for (const auto topic :
+       {generation_figures, training_figures, memory_figures, grpo_figures, adapter_figures,
+        sharing_figures, sampling_figures, constraint_figures}) {
     std::ranges::move(topic(), std::back_inserter(figures));
   }
   return figures;

@@ -49,5 +49,6 @@ constexpr const char* kMatmulPeak = "matmul peak";
 [[nodiscard]] std::vector<FigureSpec> adapter_figures();
 [[nodiscard]] std::vector<FigureSpec> sharing_figures();
 [[nodiscard]] std::vector<FigureSpec> sampling_figures();
+[[nodiscard]] std::vector<FigureSpec> constraint_figures();
 
 }  // namespace tidemill::bench

@@ -4,8 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.hpp"
@@ -39,6 +41,25 @@ typename Inspector::result_type inspect(Inspector& f, DrawKey& x) {
   return f(x.is_set, x.value);
 }
 
+class Constraint;
+
+/// An optional constraint on a response (engines/constraint/constraint.hpp), for requests within a
+/// process. Serialization writes only whether there is one: a handle that is read back has lost it,
+/// and engines refuse such a request.
+struct ConstraintHandle {
+  ConstraintHandle() = default;
+  ConstraintHandle(std::shared_ptr<const Constraint> one)  // NOLINT(google-explicit-constructor)
+      : is_set(one != nullptr), constraint(std::move(one)) {}
+
+  bool is_set = false;
+  std::shared_ptr<const Constraint> constraint;
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, ConstraintHandle& x) {
+  return f(x.is_set);
+}
+
 /// The maximum of `RolloutRequest::top_logprobs`.
 inline constexpr std::int32_t kMaxTopLogprobs = 64;
 
@@ -59,6 +80,9 @@ struct RolloutRequest {
   std::vector<std::int32_t> stop_ids;
   /// The response ends once its text contains one of these, even across token boundaries.
   std::vector<std::string> stop_strings;
+  /// Permits only tokens with which the response can satisfy the constraint, and `stop_ids` only
+  /// once it does. If `stop_ids` is empty, the response also ends when nothing else can follow.
+  ConstraintHandle constraint;
   /// The name of the loaded adapter that generates. If empty, the policy that snapshots update
   /// generates.
   std::string adapter;
@@ -93,8 +117,8 @@ struct RolloutRequest {
 struct RolloutResult {
   SampleId id;
   std::vector<std::int32_t> response_ids;  // including the stop token
-  /// log_softmax(raw logits / T) of each response token, without bias, penalty or filter. T is the
-  /// temperature, or 1 for greedy requests.
+  /// log_softmax(raw logits / T) of each response token, without constraint, bias, penalty or
+  /// filter. T is the temperature, or 1 for greedy requests.
   std::vector<float> behavior_logprobs;
   std::vector<VersionSpan> versions;  // covers response_ids
   FinishReason finish_reason = FinishReason::kFailed;
@@ -112,8 +136,8 @@ struct RolloutResult {
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RolloutRequest& x) {
   return f(x.id, x.prompt_ids, x.sampling, x.seed, x.draw_key, x.max_new_tokens, x.stop_ids,
-           x.stop_strings, x.adapter, x.min_step, x.time_limit, x.keep_rows, x.prompt_logprobs,
-           x.top_logprobs, x.prompt_top_logprobs, x.prompt_logits);
+           x.stop_strings, x.constraint, x.adapter, x.min_step, x.time_limit, x.keep_rows,
+           x.prompt_logprobs, x.top_logprobs, x.prompt_top_logprobs, x.prompt_logits);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RolloutResult& x) {

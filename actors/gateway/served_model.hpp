@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "engines/chat/chat_renderer.hpp"
+#include "engines/constraint/constraint_cache.hpp"
 #include "engines/sampling/sampling_options.hpp"
 #include "engines/tokenizer/tokenizer.hpp"
 
@@ -31,6 +33,8 @@ struct ServedModel {
   /// has room for.
   std::optional<std::int64_t> max_new_tokens;
   std::vector<std::int32_t> stop_ids;  // the model's end tokens
+  /// Makes the constraints of requests. Requests that need one are refused if it is null.
+  std::shared_ptr<engines::ConstraintCache> constraints = nullptr;
 };
 
 }  // namespace tidemill::actors

@@ -26,7 +26,7 @@ public:
   /// Errors: those of `ChatTemplate::render`.
   [[nodiscard]] Result<std::string> render(ChatRequest request) const;
 
-  /// Returns whether the text of the template contains the variable `name`.
+  /// Returns whether the text of the template contains `name`, such as a variable or a tag.
   [[nodiscard]] bool mentions(const std::string& name) const;
   /// Returns whether the template renders contents that are lists of text parts by itself.
   [[nodiscard]] bool renders_parts() const;

@@ -160,6 +160,7 @@ struct SampleRequest {
   TokenHistory history;
   SamplingKey key;
   bool wants_entropy = false;
+  TokenMask mask = {};  // the tokens that may be sampled; borrowed until `sample` returns
 };
 
 /// The result of a `SampleRequest`.

@@ -32,6 +32,10 @@ public:
       return {Errc::kNotFound,
               "adapter: the replay engine has none sample_id=" + std::to_string(request.id.value)};
     }
+    if (request.constraint.is_set) {
+      return invalid_argument("constraint: the replay engine has no tokens to permit sample_id=" +
+                              std::to_string(request.id.value));
+    }
     if (request.time_limit > Duration::zero() && options_.clock == nullptr) {
       return invalid_argument("time_limit: this engine has no clock sample_id=" +
                               std::to_string(request.id.value));

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/clock.hpp"
+#include "engines/constraint/constraint.hpp"
 #include "engines/rollout_engine.hpp"
 #include "engines/runtime/adapter_table.hpp"
 #include "engines/runtime/generated_rows.hpp"
@@ -29,6 +30,7 @@ struct RolloutSequence : PlannedSequence {
   std::shared_ptr<const AdapterSlot> slot;       // null: the policy generates
   std::shared_ptr<const ServedAdapter> adapter;  // the version taken from the slot at its start
   std::optional<StopMatcher> stops;              // absent if there are no stop strings
+  std::optional<ConstraintState> constraint;     // after the response so far; absent without one
   std::optional<TimePoint> deadline;             // absent before its start or without time limit
   TokenChain chain;                              // up to the last row that was kept
   std::int64_t num_scored = 0;                   // prompt tokens whose scores are in `result`

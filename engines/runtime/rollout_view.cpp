@@ -135,6 +135,17 @@ Status RolloutView::check(const RolloutRequest& request) const {
   if (const Status status = validate(request.sampling, vocabulary); !status.ok()) {
     return {status.code(), status.message() + sample_text(id)};
   }
+  if (request.constraint.is_set) {
+    const Constraint* constraint = request.constraint.constraint.get();
+    if (constraint == nullptr) {
+      return invalid_argument("constraint: belongs to another process" + sample_text(id));
+    }
+    if (constraint->index().vocabulary() != vocabulary) {
+      return invalid_argument("constraint: is for a vocabulary of " +
+                              std::to_string(constraint->index().vocabulary()) + ", not " +
+                              std::to_string(vocabulary) + sample_text(id));
+    }
+  }
   if (!request.stop_strings.empty() && !token_text_) {
     return invalid_argument("stop_strings: this runtime has no token text" + sample_text(id));
   }
@@ -394,6 +405,15 @@ std::optional<FinishReason> RolloutView::apply(const SampledToken& sampled) {
     if (std::ranges::find(sequence.request.stop_ids, sampled.token) !=
         sequence.request.stop_ids.end()) {
       return FinishReason::kStop;
+    }
+    if (sequence.constraint.has_value()) {
+      if (const Status taken = sequence.constraint->accept(sampled.token); !taken.ok()) {
+        sequence.result.error = "constraint: " + taken.message() + sample_text(sequence.request.id);
+        return FinishReason::kFailed;
+      }
+      if (sequence.request.stop_ids.empty() && sequence.constraint->must_end()) {
+        return FinishReason::kStop;
+      }
     }
     if (sequence.stops.has_value() &&
         sequence.stops->feed(token_text_(sampled.token)).has_value()) {

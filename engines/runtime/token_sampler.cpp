@@ -186,16 +186,37 @@ std::vector<TokenLogprob> TokenSampler::read_top(std::int64_t index, float inv_t
   return top_logprobs(row_, inv_temperature, static_cast<std::size_t>(count), known);
 }
 
+// Returns the tokens that the constraint of a row's sequence permits, which `words` holds, or all
+// if there is none.
+TokenMask TokenSampler::mask_of(const Row& row, std::vector<std::uint64_t>& words) const {
+  const RolloutSequence& sequence = *row.sampled->sequence;
+  if (!sequence.constraint.has_value()) {
+    return {};
+  }
+  words.resize(mask_words(context_.config.vocab_size));
+  const Status made = sequence.constraint->mask(sequence.request.stop_ids, words);
+  if (!made.ok()) {
+    row.sampled->error = "constraint: " + made.message() + sample_text(sequence.request.id);
+  }
+  return {words};
+}
+
 void TokenSampler::sample_tokens(std::span<const Row> rows) {
   std::vector<SampleRequest> requests;
+  masks_.resize(std::max(masks_.size(), rows.size()));
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const RolloutSequence& sequence = *rows[i].sampled->sequence;
     if (rows[i].last && sequence.request.max_new_tokens > 0 && rows[i].sampled->error.empty()) {
+      const TokenMask mask = mask_of(rows[i], masks_[i]);
+      if (!rows[i].sampled->error.empty()) {
+        continue;
+      }
       requests.push_back({static_cast<std::int64_t>(i),
                           &sequence.request.sampling,
                           {sequence.request.prompt_ids, sequence.response()},
                           {sequence.request.seed, SampleId{sequence.request.key()},
                            static_cast<std::uint64_t>(sequence.length())}});
+      requests.back().mask = mask;
     }
   }
   if (requests.empty()) {

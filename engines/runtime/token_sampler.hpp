@@ -69,6 +69,7 @@ private:
   void gather_hidden(ConstMatrix hidden, std::span<const Row> rows);
   void score_prompts(std::span<const Row> rows);
   void keep_logits(const Row& row, std::int64_t index);
+  [[nodiscard]] TokenMask mask_of(const Row& row, std::vector<std::uint64_t>& words) const;
   [[nodiscard]] std::vector<TokenLogprob> read_top(std::int64_t index, float inv_temperature,
                                                    std::int32_t count, TokenLogprob known);
   void sample_tokens(std::span<const Row> rows);
@@ -79,9 +80,10 @@ private:
   DeviceMatrix logprobs_;  // (R, 1), of the prompt tokens to score
   std::int64_t max_rows_;  // R at most
   std::unique_ptr<PreparedPass> pass_;
-  IndexList hidden_rows_;   // of the batch; -1: not of the batch
-  IndexList targets_;       // prompt tokens to score, or -1
-  std::vector<float> row_;  // scratch: one row of the logits
+  IndexList hidden_rows_;                          // of the batch; -1: not of the batch
+  IndexList targets_;                              // prompt tokens to score, or -1
+  std::vector<float> row_;                         // scratch: one row of the logits
+  std::vector<std::vector<std::uint64_t>> masks_;  // of the rows whose sequences have constraints
 };
 
 }  // namespace tidemill::engines

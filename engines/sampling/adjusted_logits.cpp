@@ -2,8 +2,11 @@
 #include "engines/sampling/adjusted_logits.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <string>
+
+#include "base/check.hpp"
 
 namespace tidemill::engines {
 
@@ -52,13 +55,16 @@ void AdjustedLogits::penalize(const SamplingOptions& options, const TokenHistory
 }
 
 Status AdjustedLogits::apply(std::span<const float> logits, const SamplingOptions& options,
-                             const TokenHistory& history) {
+                             const TokenHistory& history, TokenMask mask) {
+  TIDEMILL_CHECK(mask.words.empty() || mask.words.size() * 64 >= logits.size())
+      << mask.words.size();
   for (const Changed& changed : changed_) {
     slots_[static_cast<std::size_t>(changed.token)] = -1;
     heads_[static_cast<std::size_t>(changed.token) / kMassBlock] = -1;
   }
   changed_.clear();
   logits_ = logits;
+  mask_ = mask;
   const bool penalizes = reads_history(options);
   if (options.logit_bias.empty() && !penalizes) {
     return {};
@@ -78,17 +84,46 @@ Status AdjustedLogits::apply(std::span<const float> logits, const SamplingOption
   if (penalizes) {
     penalize(options, history);
   }
+  for (Changed& changed : changed_) {
+    if (!mask.allows(static_cast<std::size_t>(changed.token))) {
+      changed.logit = -std::numeric_limits<double>::infinity();
+    }
+  }
   return {};
+}
+
+// Sets the logits of a block that are not allowed to minus infinity. Words have few bits of one
+// kind if they have any.
+void AdjustedLogits::mask_block(std::size_t begin, std::span<float> block) const {
+  constexpr float kNone = -std::numeric_limits<float>::infinity();
+  for (std::size_t at = 0; at < block.size(); at += 64) {
+    const std::span<float> part = block.subspan(at, std::min<std::size_t>(64, block.size() - at));
+    const std::uint64_t word = mask_.words[(begin + at) / 64];
+    if (word == 0) {
+      std::ranges::fill(part, kNone);
+      continue;
+    }
+    for (std::uint64_t refused = ~word; refused != 0; refused &= refused - 1) {
+      const auto bit = static_cast<std::size_t>(std::countr_zero(refused));
+      if (bit >= part.size()) {
+        break;
+      }
+      part[bit] = kNone;
+    }
+  }
 }
 
 std::span<const float> AdjustedLogits::block(std::size_t block,
                                              std::array<float, kMassBlock>& copy) const {
   const std::size_t begin = block * kMassBlock;
   const auto row = logits_.subspan(begin, std::min(kMassBlock, logits_.size() - begin));
-  if (!changes(block)) {
+  if (!changes(block) && mask_.words.empty()) {
     return row;
   }
   std::ranges::copy(row, copy.begin());
+  if (!mask_.words.empty()) {
+    mask_block(begin, std::span(copy).first(row.size()));
+  }
   each_changed(block, [&](const Changed& changed) {
     copy[static_cast<std::size_t>(changed.token) - begin] = -std::numeric_limits<float>::infinity();
   });

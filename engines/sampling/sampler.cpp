@@ -97,6 +97,10 @@ Largest Sampler::find_largest() {
   loop_(adjusted_.num_blocks(), [this](std::size_t begin, std::size_t end) {
     std::array<float, kMassBlock> copy;
     for (std::size_t b = begin; b < end; ++b) {
+      if (adjusted_.excludes(b)) {
+        block_largest_[b] = {-std::numeric_limits<double>::infinity(), false};
+        continue;
+      }
       const std::span<const float> block = adjusted_.block(b, copy);
       block_largest_[b] = kernels_->largest(block.data(), block.size());
     }
@@ -131,6 +135,10 @@ std::int32_t Sampler::first_equal(double largest) const {
 }
 
 void Sampler::compute_block(std::size_t block, float temperature) {
+  if (adjusted_.excludes(block)) {
+    std::ranges::fill(row_.block(block), 0.0F);
+    return;
+  }
   std::array<float, kMassBlock> copy;
   const std::span<const float> logits = adjusted_.block(block, copy);
   kernels_->compute_masses(logits.data(), logits.size(), largest_, temperature,
@@ -315,8 +323,8 @@ Sampler::Kept Sampler::filter(const SamplingOptions& options) {
 
 Result<Sampler::Kept> Sampler::compute_masses(std::span<const float> logits,
                                               const SamplingOptions& options,
-                                              const TokenHistory& history) {
-  TIDEMILL_RETURN_IF_ERROR(adjusted_.apply(logits, options, history));
+                                              const TokenHistory& history, TokenMask mask) {
+  TIDEMILL_RETURN_IF_ERROR(adjusted_.apply(logits, options, history, mask));
   const Largest largest = find_largest();
   TIDEMILL_RETURN_IF_ERROR(check_largest(largest));
   largest_ = largest.value;
@@ -347,8 +355,9 @@ Result<Sampler::Kept> Sampler::compute_masses(std::span<const float> logits,
 
 Result<std::int32_t> Sampler::sample_with(std::span<const float> logits,
                                           const SamplingOptions& options,
-                                          const TokenHistory& history, double uniform) {
-  TIDEMILL_ASSIGN_OR_RETURN(const Kept kept, compute_masses(logits, options, history));
+                                          const TokenHistory& history, double uniform,
+                                          TokenMask mask) {
+  TIDEMILL_ASSIGN_OR_RETURN(const Kept kept, compute_masses(logits, options, history, mask));
   switch (kept) {
     case Kept::kAll:
     case Kept::kWithMass: return sample_by_mass(row_.masses(), block_sums_, uniform);
@@ -358,9 +367,10 @@ Result<std::int32_t> Sampler::sample_with(std::span<const float> logits,
 }
 
 Result<std::int32_t> Sampler::sample(std::span<const float> logits, const SamplingOptions& options,
-                                     const TokenHistory& history, const SamplingKey& key) {
+                                     const TokenHistory& history, const SamplingKey& key,
+                                     TokenMask mask) {
   const double uniform = keyed_uniform(key.seed, key.sample.value, key.position);
-  Result<std::int32_t> token = sample_with(logits, options, history, uniform);
+  Result<std::int32_t> token = sample_with(logits, options, history, uniform, mask);
   if (!token.ok()) {
     return token.status().with_context("sample " + std::to_string(key.sample.value) +
                                        ", position " + std::to_string(key.position));
@@ -371,11 +381,11 @@ Result<std::int32_t> Sampler::sample(std::span<const float> logits, const Sampli
 Result<std::int64_t> Sampler::distribution(std::span<const float> logits,
                                            const SamplingOptions& options,
                                            const TokenHistory& history,
-                                           std::span<float> probabilities) {
+                                           std::span<float> probabilities, TokenMask mask) {
   if (probabilities.size() != logits.size()) {
     return invalid_argument("probabilities and logits must have the same size");
   }
-  TIDEMILL_ASSIGN_OR_RETURN(const Kept kept, compute_masses(logits, options, history));
+  TIDEMILL_ASSIGN_OR_RETURN(const Kept kept, compute_masses(logits, options, history, mask));
   const auto share_of = [](float mass, double total) {
     return static_cast<float>(static_cast<double>(mass) / total);
   };

@@ -29,7 +29,8 @@ namespace tidemill::engines {
 
 /// Samples tokens from logits.
 ///
-/// The steps, in Hugging Face's order:
+/// Tokens that the mask does not allow have probability 0 from the beginning. The other steps, in
+/// Hugging Face's order:
 ///
 /// 1. Logit bias.
 /// 2. Repetition penalty over prompt and response.
@@ -59,16 +60,18 @@ public:
 
   /// Samples a token by inverting the cumulative mass of the kept tokens in token order.
   /// Errors: `kInvalidArgument` (a token of `history` is outside the vocabulary), `kInternal`
-  /// naming the sample (a logit is NaN or infinity, or all are minus infinity).
+  /// naming the sample (an allowed logit is NaN or infinity, or all are minus infinity).
   [[nodiscard]] Result<std::int32_t> sample(std::span<const float> logits,
                                             const SamplingOptions& options,
-                                            const TokenHistory& history, const SamplingKey& key);
+                                            const TokenHistory& history, const SamplingKey& key,
+                                            TokenMask mask = {});
 
   /// Samples like `sample`, but with the random number `uniform` in [0, 1). Errors do not name the
   /// sample.
   [[nodiscard]] Result<std::int32_t> sample_with(std::span<const float> logits,
                                                  const SamplingOptions& options,
-                                                 const TokenHistory& history, double uniform);
+                                                 const TokenHistory& history, double uniform,
+                                                 TokenMask mask = {});
 
   /// Writes the probabilities with which `sample` chooses tokens, and returns the number of tokens
   /// kept. Dropped tokens have probability exactly 0. So do kept tokens whose mass is below the
@@ -78,7 +81,8 @@ public:
   [[nodiscard]] Result<std::int64_t> distribution(std::span<const float> logits,
                                                   const SamplingOptions& options,
                                                   const TokenHistory& history,
-                                                  std::span<float> probabilities);
+                                                  std::span<float> probabilities,
+                                                  TokenMask mask = {});
 
 private:
   /// The tokens that may be sampled.
@@ -98,7 +102,7 @@ private:
   /// Finds the tokens that may be sampled, and their masses.
   [[nodiscard]] Result<Kept> compute_masses(std::span<const float> logits,
                                             const SamplingOptions& options,
-                                            const TokenHistory& history);
+                                            const TokenHistory& history, TokenMask mask);
   [[nodiscard]] Largest find_largest();
   [[nodiscard]] std::int32_t first_equal(double largest) const;
   void compute_block(std::size_t block, float temperature);

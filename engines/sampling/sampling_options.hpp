@@ -43,6 +43,16 @@ struct TokenHistory {
   std::span<const std::int32_t> output_ids;
 };
 
+/// The tokens that may be sampled.
+struct TokenMask {
+  /// Bit t % 64 of word t / 64 allows token t. Empty: all tokens are allowed.
+  std::span<const std::uint64_t> words;
+
+  [[nodiscard]] bool allows(std::size_t token) const noexcept {
+    return words.empty() || (words[token / 64] >> (token % 64) & 1U) != 0;
+  }
+};
+
 /// Identifies the random number that a token is sampled with. Equal keys give equal numbers.
 struct SamplingKey {
   std::uint64_t seed = 0;

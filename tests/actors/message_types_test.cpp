@@ -38,6 +38,13 @@ engines::Snapshot some_snapshot() {
   return {
       {1, 2, 3}, "base digest", "adapter digest", {{"w", some_tensor()}}, {{"a", some_tensor()}}};
 }
+// A handle as it is read back: only whether there is a constraint is serialized.
+engines::ConstraintHandle some_constraint() {
+  engines::ConstraintHandle handle;
+  handle.is_set = true;
+  return handle;
+}
+
 engines::SamplingOptions some_sampling() {
   return {0.5F, 10, 0.9F, 0.1F, 1.5F, 0.25F, 0.125F, {{7, -1.0F}}};
 }
@@ -87,6 +94,7 @@ TIDEMILL_EXAMPLE(engines::RolloutRequest, {{9},
                                            12,
                                            {2},
                                            {"stop"},
+                                           some_constraint(),
                                            "tutor",
                                            3,
                                            Duration(99),

@@ -28,6 +28,7 @@ constexpr Row kRows[] = {
     {"chat_template", chat_template, 5, 48, 3},
     {"dataset_rows", dataset_rows, 3, 11, 3},
     {"gguf", gguf, 1, 20, 0},
+    {"json_schema", json_schema, 0, 3, 0},
     {"model_config", model_config, 18, 0, 0},
     {"nf4_tensors", nf4_tensors, 0, 12, 0},
     {"own_files", own_files, 0, 8, 0},

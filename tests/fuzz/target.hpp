@@ -60,6 +60,7 @@ void api_request(std::string_view input);
 void chat_template(std::string_view input);
 void dataset_rows(std::string_view input);
 void gguf(std::string_view input);
+void json_schema(std::string_view input);
 void model_config(std::string_view input);
 void nf4_tensors(std::string_view input);
 void own_files(std::string_view input);

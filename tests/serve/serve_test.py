@@ -113,6 +113,32 @@ class ServeTest(unittest.TestCase):
         self.assertEqual(cut["text"], whole["text"][:1])
         self.assertEqual(cut["finish_reason"], "stop")
 
+    def test_constrained_responses_satisfy_their_schema(self) -> None:
+        # The model has never seen JSON, so that only the constraint makes it.
+        schema = {"type": "object", "properties": {
+            "sum": {"type": "integer", "minimum": 0, "maximum": 198}, "even": {"type": "boolean"},
+            "odd": {"type": "array", "items": {"type": "boolean"}, "maxItems": 1}},
+            "required": ["sum", "even", "odd"], "additionalProperties": False}
+        body = {"model": self.server.model, "messages": [{"role": "user", "content": "38+86="}], "n": 8, "seed": 3, "max_tokens": 56,
+                "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}}
+        for temperature in (0, 1, 2):
+            status, made = self.server.request("POST", "/v1/chat/completions", {**body, "temperature": temperature})
+            self.assertEqual(status, 200, made)
+            for choice in made["choices"]:
+                self.assertEqual(choice["finish_reason"], "stop", choice)
+                value = json.loads(choice["message"]["content"])
+                self.assertEqual(list(value), ["sum", "even", "odd"])
+                self.assertIn(value["sum"], range(199))
+                self.assertIsInstance(value["even"], bool)
+                self.assertIn(value["odd"], ([], [False], [True]))
+        status, made = self.server.request("POST", "/v1/chat/completions", {**body, "max_tokens": 5})
+        self.assertEqual({choice["finish_reason"] for choice in made["choices"]}, {"length"})
+        schema["properties"]["sum"] = {"type": "integer", "multipleOf": 2}
+        status, made = self.server.request("POST", "/v1/chat/completions", body)
+        self.assertEqual(status, 400)
+        self.assertEqual(made["error"]["param"],
+                         "response_format.json_schema.schema.properties.sum.multipleOf")
+
     def test_errors_name_the_field(self) -> None:
         for body, status, param in (
                 ({"model": "sums", "prompt": "x", "temperature": 9}, 400, "temperature"),

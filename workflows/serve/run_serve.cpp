@@ -104,11 +104,14 @@ Result<std::shared_ptr<const ServedModel>> describe_model(const ServeOptions& op
   sampling.top_p = static_cast<float>(generation.top_p.value_or(1.0));
   sampling.min_p = static_cast<float>(generation.min_p.value_or(0.0));
   sampling.repetition_penalty = static_cast<float>(generation.repetition_penalty.value_or(1.0));
+  auto constraints = std::make_shared<engines::ConstraintCache>(
+      tokenizer, static_cast<std::int32_t>(files.config.vocab_size));
   return std::make_shared<const ServedModel>(ServedModel{
       options.serve.name.value_or(model_name(options.model.path)), created, std::move(tokenizer),
       std::move(chat), files.config.vocab_size, max_positions(options, files.config), sampling,
       generation.max_new_tokens,
-      generation.eos_token_ids.empty() ? files.config.eos_token_ids : generation.eos_token_ids});
+      generation.eos_token_ids.empty() ? files.config.eos_token_ids : generation.eos_token_ids,
+      std::move(constraints)});
 }
 
 engines::RuntimeOptions runtime_options(const ServeOptions& options,

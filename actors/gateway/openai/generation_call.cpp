@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "actors/gateway/openai/constraints.hpp"
 #include "base/json/fields.hpp"
 #include "base/text/clip.hpp"
 #include "base/text/quote.hpp"
@@ -62,7 +63,7 @@ constexpr std::array kCompletionFields = std::to_array<FieldRule>({
     {"echo"},
     {"best_of"},
     {"suffix", FieldUse::kRefused, "text cannot be inserted before a suffix"},
-    {"response_format", FieldUse::kRefused, "constrained output is not supported yet"},
+    {"response_format", FieldUse::kRefused, "only chat completions have it"},
 });
 
 constexpr std::array kChatFields = std::to_array<FieldRule>({
@@ -122,6 +123,7 @@ public:
     if (fields_.status().ok()) {
       call_.form == GenerationForm::kChat ? read_messages() : read_prompts();
     }
+    read_format();
     check_room();
     if (!fields_.status().ok()) {
       return ApiError{400, clipped(fields_.status().message(), kMaxMessageBytes),
@@ -168,13 +170,30 @@ private:
       stream.refuse_others({"include_usage"});
       take(stream);
     }
-    if (const Json* format = fields_.find("response_format")) {
-      JsonFields members(*format, "", "response_format.");
-      if (members.string("type").value_or("") != "text") {
-        members.refuse("type", "must be \"text\"; constrained output is not supported yet");
-      }
-      members.refuse_others({"type"});
-      take(members);
+  }
+
+  void read_format() {
+    const Json* format =
+        call_.form == GenerationForm::kChat ? fields_.find("response_format") : nullptr;
+    if (format == nullptr || !fields_.status().ok()) {
+      return;
+    }
+    std::string refused;
+    const auto constraint = format_constraint(*format, model_.constraints.get(), refused);
+    if (constraint.ok() && constraint.value() != nullptr && !call_.tools.empty()) {
+      fields_.refuse("response_format", "excludes tools, unless tool_choice is \"none\"");
+      return;
+    }
+    take(constraint, refused);
+  }
+
+  // Keeps a constraint, or the refusal of the member at `refused`.
+  void take(const ConstraintResult& constraint, const std::string& refused) {
+    if (constraint.ok() && constraint.value() != nullptr) {
+      call_.settings.constraint = constraint.value();
+    } else if (!constraint.ok() && fields_.status().ok()) {
+      fields_.refuse(constraint.status());
+      nested_ = refused;
     }
   }
 
@@ -407,39 +426,89 @@ private:
     }
   }
 
-  // Returns the tools for the template, or null if the response must not call any.
-  const Json* read_tools() {
-    const Json* tools = fields_.find("tools");
+  // What `tool_choice` asks for.
+  struct ToolChoice {
+    bool none = false;
+    bool forced = false;
+    std::string only;  // the function to call, if forced; empty: any
+  };
+
+  ToolChoice read_tool_choice() {
     const Json* choice = fields_.find("tool_choice");
-    call_.first_tool_call_only = !fields_.boolean("parallel_tool_calls").value_or(true);
-    const std::string* name = choice == nullptr ? nullptr : choice->if_string();
-    if (choice != nullptr && (name == nullptr || (*name != "auto" && *name != "none"))) {
+    if (choice == nullptr) {
+      return {};
+    }
+    if (const std::string* name = choice->if_string()) {
+      if (*name == "auto" || *name == "none" || *name == "required") {
+        return {*name == "none", *name == "required", ""};
+      }
+    }
+    const Json* type = choice->find("type");
+    const Json* function = choice->find("function");
+    const Json* name = function == nullptr ? nullptr : function->find("name");
+    if (type == nullptr || type->if_string() == nullptr || *type->if_string() != "function" ||
+        name == nullptr || name->if_string() == nullptr || name->if_string()->empty()) {
       fields_.refuse("tool_choice",
-                     "must be \"auto\" or \"none\"; forced calls are not supported yet");
-      return nullptr;
+                     "must be \"auto\", \"none\", \"required\", or the type \"function\" and a "
+                     "function with a name");
+      return {};
     }
-    const Json::Array* list = tools == nullptr ? nullptr : tools->if_array();
-    if (tools != nullptr && list == nullptr) {
-      fields_.refuse("tools", "must be a list");
-    }
-    if (list == nullptr || list->empty() || (name != nullptr && *name == "none")) {
-      return nullptr;
-    }
-    for (std::size_t i = 0; i < list->size(); ++i) {
-      const Json* type = (*list)[i].find("type");
-      const Json* function = (*list)[i].find("function");
+    return {false, true, *name->if_string()};
+  }
+
+  // Reads the names of the tools. Returns whether all have one.
+  bool read_tool_names(const Json::Array& list) {
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const Json* type = list[i].find("type");
+      const Json* function = list[i].find("function");
       const Json* called = function == nullptr ? nullptr : function->find("name");
       if (type == nullptr || type->if_string() == nullptr || *type->if_string() != "function" ||
           called == nullptr || called->if_string() == nullptr) {
         fields_.refuse("tools[" + std::to_string(i) + "]",
                        "must have the type \"function\" and a function with a name");
-        return nullptr;
+        return false;
       }
       call_.tools.insert(*called->if_string());
+    }
+    return true;
+  }
+
+  // Constrains the response to calls, in the form of the model's template.
+  void force_calls(const Json& tools, const ToolChoice& choice) {
+    const bool one = call_.first_tool_call_only || !choice.only.empty();
+    std::string refused;
+    take(call_constraint({&tools, choice.only,
+                          model_.chat->mentions("<tool_call>") ? engines::ToolCallForm::kTags
+                                                               : engines::ToolCallForm::kPlain,
+                          one ? engines::ToolCallCount::kOne : engines::ToolCallCount::kOneOrMore},
+                         model_.constraints.get(), refused),
+         refused);
+  }
+
+  // Returns the tools for the template, or null if the response must not call any.
+  const Json* read_tools() {
+    const Json* tools = fields_.find("tools");
+    call_.first_tool_call_only = !fields_.boolean("parallel_tool_calls").value_or(true);
+    const ToolChoice choice = read_tool_choice();
+    const Json::Array* list = tools == nullptr ? nullptr : tools->if_array();
+    if (tools != nullptr && list == nullptr) {
+      fields_.refuse("tools", "must be a list");
+    }
+    if (list == nullptr || list->empty()) {
+      if (choice.forced) {
+        fields_.refuse("tool_choice", "needs tools");
+      }
+      return nullptr;
+    }
+    if (choice.none || !read_tool_names(*list)) {
+      return nullptr;
     }
     if (!model_.chat->mentions("tools")) {
       fields_.refuse("tools", "the model's chat template does not know tools");
       return nullptr;
+    }
+    if (choice.forced && fields_.status().ok()) {
+      force_calls(*tools, choice);
     }
     return tools;
   }

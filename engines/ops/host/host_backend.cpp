@@ -610,7 +610,7 @@ private:
     const std::span<const float> row(logits.row(request.row),
                                      static_cast<std::size_t>(logits.cols));
     const Result<std::int32_t> token =
-        sampler.sample(row, *request.options, request.history, request.key);
+        sampler.sample(row, *request.options, request.history, request.key, request.mask);
     if (token.ok()) {
       outcome.token = token.value();
     } else {

@@ -2,6 +2,7 @@
 #include "actors/gateway/openai/generation_call.hpp"
 
 #include <algorithm>
+#include <array>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -10,6 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engines/constraint/constraint.hpp"
 #include "tests/actors/gateway/served_model.hpp"
 
 namespace tidemill::test {
@@ -197,11 +199,125 @@ TEST_F(GenerationCallTest, NamesTheOffendingField) {
   EXPECT_EQ(refused_chat(R"(, "top_logprobs": 2)").param, "top_logprobs");
   EXPECT_EQ(refused_chat(R"(, "tools": 1)").param, "tools");
   EXPECT_EQ(refused_chat(R"(, "tools": [{"type": "function"}])").param, "tools[0]");
-  EXPECT_EQ(refused_chat(R"(, "tool_choice": "required")").param, "tool_choice");
+  EXPECT_EQ(refused_chat(R"(, "tool_choice": "required")").message, "tool_choice: needs tools");
   EXPECT_EQ(refused_chat(R"(, "functions": [])").param, "functions");
+  EXPECT_EQ(refused_completion(R"(, "response_format": {"type": "json_object"})").param,
+            "response_format");
+  EXPECT_EQ(refused_chat(R"(, "max_completion_tokens": 4, "max_tokens": 5)").param, "max_tokens");
+}
+
+// Returns whether a response that is not constrained may be this text, or one that is.
+bool permits(const GenerationCall& call, std::string_view text) {
+  if (!call.settings.constraint.is_set) {
+    return true;
+  }
+  engines::ConstraintState state(call.settings.constraint.constraint);
+  for (const std::int32_t id : byte_ids(text)) {
+    if (!state.accept(id).ok()) {
+      return false;
+    }
+  }
+  return state.may_end();
+}
+
+TEST_F(GenerationCallTest, ConstrainsTheFormat) {
+  EXPECT_FALSE(chat(R"(, "response_format": {"type": "text"})").settings.constraint.is_set);
+  EXPECT_FALSE(chat("").settings.constraint.is_set);
+  const GenerationCall object = chat(R"(, "response_format": {"type": "json_object"})");
+  EXPECT_TRUE(permits(object, R"({"a": [1]})"));
+  EXPECT_FALSE(permits(object, "[1]"));
+  const std::string format =
+      R"(, "response_format": {"type": "json_schema", "json_schema": {"name": "n", "strict": true,
+          "schema": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"],
+                     "additionalProperties": false}}})";
+  const GenerationCall schema = chat(format);
+  EXPECT_TRUE(permits(schema, R"({"a":1})"));
+  EXPECT_FALSE(permits(schema, R"({"a":"1"})"));
+  EXPECT_FALSE(permits(schema, R"({})"));
+  EXPECT_EQ(chat(format).settings.constraint.constraint, schema.settings.constraint.constraint)
+      << "is compiled once";
+  const std::string tools = R"(, "tools": [{"type": "function", "function": {"name": "add"}}])";
+  EXPECT_TRUE(chat(format + tools + R"(, "tool_choice": "none")").settings.constraint.is_set);
+}
+
+TEST_F(GenerationCallTest, RefusesFormatsByPath) {
+  const std::vector<std::array<std::string, 3>> cases = {
+      {R"({"type": "xml"})", "response_format.type",
+       R"(response_format.type: must be "text", "json_object" or "json_schema")"},
+      {R"({"type": "json_object", "x": 1})", "response_format.x", ""},
+      {R"({"type": "json_schema"})", "response_format.json_schema", ""},
+      {R"({"type": "json_schema", "json_schema": {"name": "n"}})",
+       "response_format.json_schema.schema",
+       "response_format.json_schema.schema: missing; must be a JSON schema"},
+      {R"({"type": "json_schema", "json_schema": {"name": "n", "schema": {}, "y": 1}})",
+       "response_format.json_schema.y", ""},
+      {R"({"type": "json_schema", "json_schema": {"name": "n", "schema":
+          {"properties": {"x": {"type": "string", "contentEncoding": "base64"}}}}})",
+       "response_format.json_schema.schema.properties.x.contentEncoding",
+       "response_format.json_schema.schema.properties.x.contentEncoding: this keyword is not "
+       "supported"},
+      {R"({"type": "json_schema", "json_schema": {"name": "n", "schema": {"enum": []}}})",
+       "response_format.json_schema.schema", ""},
+  };
+  for (const auto& [format, param, message] : cases) {
+    const ApiError error = refused_chat(R"(, "response_format": )" + format);
+    EXPECT_EQ(error.status, 400U);
+    EXPECT_EQ(error.param, param) << error.message;
+    EXPECT_TRUE(message.empty() || error.message == message) << error.message;
+  }
+  const std::string tools = R"(, "tools": [{"type": "function", "function": {"name": "add"}}])";
+  EXPECT_EQ(refused_chat(tools + R"(, "response_format": {"type": "json_object"})").message,
+            R"(response_format: excludes tools, unless tool_choice is "none")");
+  model_->constraints = nullptr;
   EXPECT_EQ(refused_chat(R"(, "response_format": {"type": "json_object"})").param,
             "response_format.type");
-  EXPECT_EQ(refused_chat(R"(, "max_completion_tokens": 4, "max_tokens": 5)").param, "max_tokens");
+}
+
+TEST_F(GenerationCallTest, ForcesCalls) {
+  const std::string tools =
+      R"(, "tools": [{"type": "function", "function": {"name": "add", "parameters":
+          {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}}},
+          {"type": "function", "function": {"name": "now"}}])";
+  const std::string add = R"({"name": "add", "arguments": {"x": 1}})";
+  const std::string now = R"({"name": "now", "parameters": {}})";
+  const GenerationCall any = chat(tools + R"(, "tool_choice": "required")");
+  EXPECT_TRUE(permits(any, add));
+  EXPECT_TRUE(permits(any, now));
+  EXPECT_FALSE(permits(any, "text"));
+  EXPECT_EQ(any.prompts[0].ids, byte_ids("<user>hi<tools:2><assistant>"));
+  const GenerationCall one =
+      chat(tools + R"(, "tool_choice": {"type": "function", "function": {"name": "now"}})");
+  EXPECT_TRUE(permits(one, now));
+  EXPECT_FALSE(permits(one, add));
+  EXPECT_FALSE(chat(tools + R"(, "tool_choice": "auto")").settings.constraint.is_set);
+  EXPECT_TRUE(chat(tools + R"(, "tool_choice": "required", "response_format": {"type": "text"})")
+                  .settings.constraint.is_set);
+
+  EXPECT_EQ(
+      refused_chat(tools + R"(, "tool_choice": {"type": "function", "function": {"name": "x"}})")
+          .message,
+      "tool_choice: \"x\" is none of the tools");
+  EXPECT_EQ(refused_chat(tools + R"(, "tool_choice": {"type": "function"})").param, "tool_choice");
+  EXPECT_EQ(refused_chat(tools + R"(, "tool_choice": "x")").param, "tool_choice");
+  EXPECT_EQ(refused_chat(R"(, "tool_choice": "required", "tools": [{"type": "function", "function":
+      {"name": "f", "parameters": {"not": {}}}}])")
+                .param,
+            "tools[0].function.parameters.not");
+}
+
+TEST_F(GenerationCallTest, ForcesCallsWithTheTagsOfTheTemplate) {
+  engines::TokenizerConfig config = model_->tokenizer.config();
+  config.chat_templates["default"] = "{% if tools %}<tool_call>{% endif %}{{ messages | length }}";
+  model_->chat = engines::chat::ChatRenderer::open("base", config, std::nullopt).value();
+  const std::string tools = R"(, "tools": [{"type": "function", "function": {"name": "f"}}])";
+  const std::string call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+  const GenerationCall many = chat(tools + R"(, "tool_choice": "required")");
+  EXPECT_TRUE(permits(many, call));
+  EXPECT_TRUE(permits(many, call + "\n" + call));
+  const GenerationCall one =
+      chat(tools + R"(, "tool_choice": "required", "parallel_tool_calls": false)");
+  EXPECT_TRUE(permits(one, call));
+  EXPECT_FALSE(permits(one, call + "\n" + call));
 }
 
 TEST_F(GenerationCallTest, RefusesPromptsThatCannotBeUsed) {

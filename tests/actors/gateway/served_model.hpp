@@ -18,6 +18,7 @@ inline std::shared_ptr<actors::ServedModel> make_served_model() {
       "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}"
       "{% if tools %}<tools:{{ tools | length }}>{% endif %}"
       "{% if add_generation_prompt %}<assistant>{% endif %}{{ extra }}";
+  auto constraints = std::make_shared<engines::ConstraintCache>(tokenizer, 257);
   return std::make_shared<actors::ServedModel>(
       actors::ServedModel{"base",
                           1700000000,
@@ -27,7 +28,8 @@ inline std::shared_ptr<actors::ServedModel> make_served_model() {
                           64,
                           engines::SamplingOptions(),
                           std::nullopt,
-                          {256}});
+                          {256},
+                          std::move(constraints)});
 }
 
 /// Returns the token ids of `text`, one for each byte.

@@ -214,6 +214,52 @@ TEST_F(SamplerOracle, ManyRandomRows) {
   EXPECT_EQ(compared_, 2 * 400);
 }
 
+// A token that is not allowed is as one whose logit is minus infinity, whatever else changes it.
+TEST_F(SamplerOracle, MasksAreLogitsOfMinusInfinity) {
+  for (int trial = 0; trial < 400; ++trial) {
+    const std::size_t size = 1 + random_.below(1500);
+    Logits logits(size);
+    std::ranges::generate(logits, [&] { return normal(random_, 3.0); });
+    std::vector<std::uint64_t> words((size + 63) / 64);
+    const std::uint64_t kind = random_.below(4);
+    for (std::uint64_t& word : words) {  // none, few, some or many of a word
+      word = kind == 0   ? (random_.below(3) == 0 ? ~std::uint64_t{0} : 0)
+             : kind == 1 ? random_.bits() & random_.bits() & random_.bits() & random_.bits()
+             : kind == 2 ? random_.bits()
+                         : random_.bits() | random_.bits() | random_.bits();
+    }
+    words[0] |= 1;
+    const TokenMask mask{words};
+    Logits masked = logits;
+    for (std::size_t i = 0; i < size; ++i) {
+      masked[i] = mask.allows(i) ? logits[i] : -kInf;
+    }
+    SamplingOptions options = choices()[random_.below(choices().size())].options;
+    std::vector<std::int32_t> output;
+    if (random_.below(2) == 0) {
+      for (int i = 0; i < 20; ++i) {
+        output.push_back(static_cast<std::int32_t>(random_.below(size)));
+      }
+      options.repetition_penalty = 1.3F;
+      options.frequency_penalty = 0.4F;
+      options.logit_bias = {{output[0], 5.0F}};
+    }
+    const TokenHistory history{{}, output};
+    for (Sampler* sampler : {&whole_, &divided_}) {
+      Logits want(size);
+      Logits got(size);
+      const auto kept = sampler->distribution(masked, options, history, want);
+      ASSERT_TRUE(kept.ok());
+      ASSERT_EQ(sampler->distribution(logits, options, history, got, mask).value(), kept.value());
+      ASSERT_EQ(got, want);
+      const double uniform = random_.uniform();
+      const auto token = sampler->sample_with(logits, options, history, uniform, mask);
+      ASSERT_EQ(token.value(), sampler->sample_with(masked, options, history, uniform).value());
+      ASSERT_TRUE(mask.allows(static_cast<std::size_t>(token.value())));
+    }
+  }
+}
+
 TEST_F(SamplerOracle, RefusesTheSameRows) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const std::vector<std::int32_t> output = {0};
