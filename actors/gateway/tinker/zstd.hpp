@@ -10,10 +10,9 @@
 
 namespace tidemill::actors::tinker {
 
-/// Decompresses all frames of `bytes`. Takes memory for at most `max_bytes` of output, whatever size
-/// the frames declare.
-/// Errors: `kCorruptData` if the bytes are not zstd frames, or if one is incomplete;
-/// `kInvalidArgument` if the output exceeds `max_bytes`.
+/// Decompresses all frames of `bytes`. Takes memory for at most `max_bytes` of output, whatever
+/// size the frames declare. Errors: `kCorruptData` if the bytes are not zstd frames, or if one is
+/// incomplete; `kInvalidArgument` if the output exceeds `max_bytes`.
 [[nodiscard]] Result<std::string> decompress_zstd(std::string_view bytes, std::size_t max_bytes);
 
 }  // namespace tidemill::actors::tinker
