@@ -344,7 +344,7 @@ TEST_F(TinkerServiceTest, ASessionWithoutHeartbeatsEndsButNotItsCheckpoints) {
   ask(tinker::Heartbeat{session}, 410);
   ask(tinker::RetrieveFuture{pending}, 410);
   EXPECT_THAT(backend_.open_jobs, IsEmpty());
-  backend_.run();  // the pass that was running ends, and nobody is told
+  backend_.run();  // the pass that was running ends without a reply
   tinker::LoadWeights load;
   load.session_id = new_session();
   load.path = {model, CheckpointKind::kTraining, "a"};
