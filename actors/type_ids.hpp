@@ -23,17 +23,20 @@
 /// Calls `X(namespace, type)` for each message type.
 #define TIDEMILL_MESSAGE_TYPES(X)        \
   X(tidemill, SampleId)                  \
+  X(tidemill, JobId)                     \
   X(tidemill, PolicyVersion)             \
   X(tidemill::engines, RewardRequest)    \
   X(tidemill::engines, RewardResult)     \
   X(tidemill::engines, RolloutRequest)   \
   X(tidemill::engines, RolloutResult)    \
   X(tidemill::engines, Snapshot)         \
+  X(tidemill::engines, UpdateReport)     \
   X(tidemill::storage, SlotChanges)      \
   X(tidemill::storage, Settlement)       \
   X(tidemill::storage, RecordMarks)      \
   X(tidemill::actors, TrainRequest)      \
   X(tidemill::actors, TrainOutcome)      \
+  X(tidemill::actors, PassOutcome)       \
   X(tidemill::actors, OptimizerState)    \
   X(tidemill::actors, TrainingState)     \
   X(tidemill::actors, AdapterRequest)    \

@@ -20,6 +20,13 @@ struct GroupId {
   friend auto operator<=>(const GroupId&, const GroupId&) = default;
 };
 
+/// Names a training job of a device. The device's own job, which trains the policy, is job 0; no
+/// two other jobs have the same id, at any time.
+struct JobId {
+  std::uint64_t value = 0;
+  friend auto operator<=>(const JobId&, const JobId&) = default;
+};
+
 /// Names one publication of a policy line's weights.
 ///
 /// `step` counts trained batches, not optimizer steps. A restart opens a new `incarnation` of the
@@ -40,6 +47,10 @@ typename Inspector::result_type inspect(Inspector& f, SampleId& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, GroupId& x) {
+  return f(x.value);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, JobId& x) {
   return f(x.value);
 }
 template <class Inspector>

@@ -14,6 +14,15 @@
 namespace tidemill::bench {
 namespace {
 
+// Returns the report of an iteration, or why a part of it failed.
+Result<engines::StepReport> report_of(const engines::Iteration& iteration) {
+  TIDEMILL_RETURN_IF_ERROR(iteration.rollout);
+  if (iteration.failed_job.has_value()) {
+    return iteration.failed_job->status;
+  }
+  return iteration.report;
+}
+
 using engines::ModelFiles;
 using engines::RolloutRequest;
 using engines::RuntimeOptions;
@@ -221,18 +230,19 @@ Result<double> BenchModel::share() {
   engines::TrainingJob& job = *runtime_->policy_job();
   engines::ExecutorOptions shares;
   shares.train_tokens = how_.train_tokens;
-  engines::Executor executor(&rollout, &job, shares);
+  engines::Executor executor(&rollout, shares);
+  executor.add(job);
   // Enough tokens for all measurements: no request ends before it is cancelled.
   const std::uint64_t first_id = next_id_;
   TIDEMILL_RETURN_IF_ERROR(
       submit(kPromptTokens, kAlone + 8 * kSequences * how_.train_tokens / batch_));
   for (bool all = false; !all;) {
-    TIDEMILL_ASSIGN_OR_RETURN(const engines::StepReport report, executor.iterate());
+    TIDEMILL_ASSIGN_OR_RETURN(const engines::StepReport report, report_of(executor.iterate()));
     all = report.prefill_tokens == 0 && report.decode_tokens == batch_;
   }
   double start = begin_step();
   for (int i = 0; i < kAlone; ++i) {
-    TIDEMILL_RETURN_IF_ERROR(executor.iterate().status());
+    TIDEMILL_RETURN_IF_ERROR(report_of(executor.iterate()).status());
   }
   const double decode_alone = static_cast<double>(kAlone * batch_) / end_step(start, true);
 
@@ -240,7 +250,7 @@ Result<double> BenchModel::share() {
   start = begin_step();
   TIDEMILL_RETURN_IF_ERROR(begin_training(kSequences));
   while (job.has_work()) {
-    TIDEMILL_ASSIGN_OR_RETURN(const engines::StepReport report, executor.iterate());
+    TIDEMILL_ASSIGN_OR_RETURN(const engines::StepReport report, report_of(executor.iterate()));
     decoded += report.decode_tokens;
   }
   TIDEMILL_RETURN_IF_ERROR(job.optim_step());
@@ -256,7 +266,7 @@ Result<double> BenchModel::share() {
   start = begin_step();
   TIDEMILL_RETURN_IF_ERROR(begin_training(kSequences));
   while (job.has_work()) {
-    TIDEMILL_RETURN_IF_ERROR(executor.iterate().status());
+    TIDEMILL_RETURN_IF_ERROR(report_of(executor.iterate()).status());
   }
   TIDEMILL_RETURN_IF_ERROR(job.optim_step());
   TIDEMILL_RETURN_IF_ERROR(engines::run_to_end(job));

@@ -2,6 +2,7 @@
 // The bounds of one engine iteration, and the report of what it did.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <limits>
 
@@ -21,12 +22,34 @@ struct StepBudget {
   std::int64_t units = std::numeric_limits<std::int64_t>::max();
 };
 
+/// The kinds of units of a training job.
+enum class UnitStage : std::uint8_t {
+  kForward,
+  kHead,  // log-probabilities
+  kLoss,
+  kHeadBackward,
+  kBackward,
+  kOptimizer,  // gathers gradients, updates parameters, sets gradients to zero
+  kWeights,    // lays weights out, or copies them
+};
+
+/// Describes a unit of a training job. Units of equal descriptions take about equal time.
+struct UnitKind {
+  UnitStage stage = UnitStage::kWeights;
+  std::uint8_t part = 0;  // which part of a layer or of the head
+  std::int64_t rows = 0;  // that it takes through the part; 0 where that does not matter
+  std::int64_t span = 0;  // positions that these rows may attend to, at most
+  friend auto operator<=>(const UnitKind&, const UnitKind&) = default;
+};
+
 /// Reports what one iteration did.
 struct StepReport {
   std::int64_t prefill_tokens = 0;  // computed for prompts, or again after a preemption
   std::int64_t decode_tokens = 0;   // computed, one per sequence
   std::int64_t cached_tokens = 0;   // found in the cache by sequences that started
-  std::int64_t preemptions = 0;     // sequences that lost their pages since the last report
+  /// The cached positions that the iteration read, added up over its sequences.
+  std::int64_t read_tokens = 0;
+  std::int64_t preemptions = 0;  // sequences that lost their pages since the last report
   /// The share of the cache's pages that sequences hold, in [0, 1]. Pages that a training job
   /// reserves do not count.
   double kv_use = 0.0;

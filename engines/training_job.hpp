@@ -183,6 +183,10 @@ public:
   /// Returns whether `advance` has anything to do.
   [[nodiscard]] virtual bool has_work() const = 0;
 
+  /// Describes the next unit that `advance` would run, for predictions of its time. The default is
+  /// one kind for all units.
+  [[nodiscard]] virtual UnitKind next_unit() const { return {}; }
+
   /// Runs at most `budget.units` units of the work that was started. Stops at the end of a
   /// micro-batch, which has at most `budget.tokens` tokens or is a single sequence. If other jobs
   /// hold too many pages of the cache, sets `StepReport::waits_for_pages` and does not start the

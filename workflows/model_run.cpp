@@ -159,6 +159,16 @@ Result<TrainedModel> open_trained_model(const ModelOptions& model, const TrainOp
   return opened;
 }
 
+Result<engines::AdapterFiles> open_requested_adapter(const actors::AdapterRequest& request,
+                                                     const engines::ModelConfig& model) {
+  if (!request.path.empty()) {
+    return engines::open_adapter(request.path, model);
+  }
+  TIDEMILL_ASSIGN_OR_RETURN(engines::AdapterConfig config,
+                            engines::parse_adapter_config(request.config, request.name));
+  return engines::assemble_adapter(std::move(config), request.tensors, model, request.name);
+}
+
 storage::DatasetOptions dataset_options(const DataOptions& data, std::uint64_t run_seed) {
   storage::DatasetOptions options;
   for (const DataSource& source : data.train) {

@@ -12,6 +12,7 @@
 #include "actors/commit/run_commit.hpp"
 #include "actors/data/dataset_prompts.hpp"
 #include "actors/data/dataset_sequences.hpp"
+#include "actors/device/messages.hpp"
 #include "actors/recorder/spawn.hpp"
 #include "actors/supervisor/spawn.hpp"
 #include "actors/trainer/best_weights.hpp"
@@ -81,6 +82,12 @@ struct TrainedModel {
 [[nodiscard]] Result<TrainedModel> open_trained_model(const ModelOptions& model,
                                                       const TrainOptions& train,
                                                       std::uint64_t seed);
+
+/// Opens the adapter of `model` that a request to load names or contains.
+/// Errors: those of `engines::open_adapter`; about an adapter in the request, those of
+/// `engines::parse_adapter_config` and `engines::assemble_adapter`, naming the adapter.
+[[nodiscard]] Result<engines::AdapterFiles> open_requested_adapter(
+    const actors::AdapterRequest& request, const engines::ModelConfig& model);
 
 /// Returns the type that a model computes in if none is chosen: bf16 if its files hold bf16, else
 /// f32.

@@ -2,6 +2,7 @@
 // The protocols of actors that generate and train with a model, and of the device, which does both.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include <caf/replies_to.hpp>
@@ -61,9 +62,35 @@ using TrainingActor = caf::typed_actor<
     // weights. Fails with the errors of `TrainingJob::load`.
     caf::replies_to<atom::restore, TrainingState>::with<PolicyVersion>>;
 
+/// JOBS: trains any number of adapters over one base, each in a job of its own. A request names its
+/// job, and fails with `kNotFound` if that is not open, or with `kUnavailable` while another
+/// request of the job is pending. Jobs do not change a bit of each other's results, nor does
+/// generation.
+using JobsActor = caf::typed_actor<
+    // Opens a job. Replies with its id. Fails with the errors of `ModelRuntime::open_job`, with
+    // `kInvalidArgument` if the id is used or the weight is not positive, or with `kUnimplemented`
+    // if the device opens no jobs.
+    caf::replies_to<atom::open, std::shared_ptr<const JobOpening>>::with<JobId>,
+    // Ends a job and frees its memory. Its pending request fails with `kUnavailable`. Unknown ids
+    // are ignored.
+    caf::reacts_to<atom::close, JobId>,
+    // Computes log-probabilities and, if there is a loss, adds gradients to those since the last
+    // step. Fails with the errors of `TrainingJob::forward_backward`.
+    caf::replies_to<atom::pass, JobId, std::shared_ptr<const PassRequest>>::with<PassOutcome>,
+    // Updates the weights. Fails with the errors of `TrainingJob::optim_step`.
+    caf::replies_to<atom::step, JobId,
+                    std::shared_ptr<const engines::OptimStep>>::with<engines::UpdateReport>,
+    // Replies with the weights as a snapshot of this version.
+    caf::replies_to<atom::save, JobId, PolicyVersion>::with<engines::Snapshot>,
+    // As `TrainingActor`, for one job.
+    caf::replies_to<atom::train, JobId, TrainRequest>::with<TrainOutcome>,
+    caf::replies_to<atom::capture, JobId>::with<OptimizerState>,
+    caf::replies_to<atom::restore, JobId, TrainingState>::with<PolicyVersion>>;
+
 /// DEVICE: owns one model runtime, and serves and trains with it. No other actor steps the runtime.
-/// Other actors hold a device as a `ServingActor`, a `StreamingActor` or a `TrainingActor`.
-using DeviceActor = StreamingActor::extend_with<TrainingActor>::extend<
+/// Other actors hold a device as one of the protocols above. The requests of `TrainingActor` are
+/// for job 0.
+using DeviceActor = StreamingActor::extend_with<TrainingActor>::extend_with<JobsActor>::extend<
     // The port has run a piece of work of the device.
     caf::reacts_to<atom::worked>>;
 

@@ -3,16 +3,47 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
+#include <caf/allowed_unsafe_message_type.hpp>
+
 #include "base/ids.hpp"
 #include "engines/rollout_engine.hpp"
-#include "engines/runtime/named_adapters.hpp"
+#include "engines/runtime/model_runtime.hpp"
 #include "engines/snapshot.hpp"
 #include "engines/training_job.hpp"
 
 namespace tidemill::actors {
+
+/// Makes the loss of one minibatch. It gets the whole minibatch, from which it takes the loss's
+/// global denominators.
+using LossFactory = std::function<Result<std::unique_ptr<engines::TokenLoss>>(
+    std::span<const engines::TrainSequence>)>;
+
+/// A training job to open over the base that the device serves.
+struct JobOpening {
+  JobId id;  // not 0
+  engines::JobOptions options;
+  LossFactory make_loss;  // of `train` requests
+  double weight = 1.0;    // its share of the training time; greater than 0
+};
+
+/// Sequences whose log-probabilities, and gradients, a job computes.
+struct PassRequest {
+  engines::TrainBatch batch;
+  /// Makes the loss whose gradients are added to those of the job. If empty, none are computed.
+  LossFactory make_loss;
+};
+
+/// The log-probabilities of the targets of a `PassRequest`.
+struct PassOutcome {
+  std::vector<std::vector<float>> logprobs;  // (T) of each sequence, in the order of the request
+  engines::LossSums sums;                    // of the loss, over this pass alone
+};
 
 /// The sequences of one optimizer step.
 struct TrainMinibatch {
@@ -82,9 +113,12 @@ enum class AdapterAction : std::uint8_t { kList, kLoad, kUnload };
 struct AdapterRequest {
   AdapterAction action = AdapterAction::kList;
   std::string name;  // to load or unload
-  /// The directory of the adapter to load, in PEFT's format, on the machine of the device.
+  /// The directory of the adapter to load, in PEFT's format, on the machine of the device. If it is
+  /// empty, `config` and `tensors` are the adapter.
   std::string path;
-  PolicyVersion version;  // of the adapter to load; see `NamedAdapter::version`
+  PolicyVersion version;    // of the adapter to load; see `NamedAdapter::version`
+  std::string config = {};  // the text of an adapter_config.json
+  TensorMap tensors = {};   // as in `engines::AdapterFiles`
 };
 
 /// The adapters that requests may name, sorted by name.
@@ -117,8 +151,21 @@ struct DeviceUsage {
   std::uint64_t decode_tokens = 0;
   std::uint64_t cached_tokens = 0;  // of prompts, found in the cache
   std::uint64_t train_tokens = 0;
+  std::uint64_t jobs = 0;        // training jobs that are open
+  double rollout_seconds = 0.0;  // of iterations; 0 if the device has no latency goal
+  double train_seconds = 0.0;
+  /// The relative errors of predicted times, of iterations of generation and of training units: the
+  /// median and the 99th percentile of the last ones.
+  double iteration_error_p50 = 0.0;
+  double iteration_error_p99 = 0.0;
+  double unit_error_p50 = 0.0;
+  double unit_error_p99 = 0.0;
 };
 
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, PassOutcome& x) {
+  return f(x.logprobs, x.sums);
+}
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, TrainMinibatch& x) {
   return f(x.sequences, x.on_policy);
@@ -150,7 +197,7 @@ typename Inspector::result_type inspect(Inspector& f, TrainingState& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, AdapterRequest& x) {
-  return f(x.action, x.name, x.path, x.version);
+  return f(x.action, x.name, x.path, x.version, x.config, x.tensors);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, AdapterList& x) {
@@ -163,7 +210,8 @@ typename Inspector::result_type inspect(Inspector& f, TokenEvent& x) {
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, DeviceUsage& x) {
   return f(x.running, x.waiting, x.kv_use, x.preemptions, x.prefill_tokens, x.decode_tokens,
-           x.cached_tokens, x.train_tokens);
+           x.cached_tokens, x.train_tokens, x.jobs, x.rollout_seconds, x.train_seconds,
+           x.iteration_error_p50, x.iteration_error_p99, x.unit_error_p50, x.unit_error_p99);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, TokenBatch& x) {
@@ -171,3 +219,8 @@ typename Inspector::result_type inspect(Inspector& f, TokenBatch& x) {
 }
 
 }  // namespace tidemill::actors
+
+// These hold functions, so they stay within the process.
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(std::shared_ptr<const tidemill::actors::JobOpening>)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(std::shared_ptr<const tidemill::actors::PassRequest>)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(std::shared_ptr<const tidemill::engines::OptimStep>)

@@ -4,7 +4,6 @@
 
 #include <functional>
 #include <memory>
-#include <span>
 #include <string>
 
 #include <caf/fwd.hpp>
@@ -12,29 +11,31 @@
 #include "actors/device/handles.hpp"
 #include "actors/work/work_port.hpp"
 #include "engines/executor/executor.hpp"
-#include "engines/runtime/named_adapters.hpp"
+#include "engines/runtime/model_runtime.hpp"
 
 namespace tidemill::actors {
 
-/// Makes the loss of one minibatch. It gets the whole minibatch, from which it takes the loss's
-/// global denominators.
-using LossFactory = std::function<Result<std::unique_ptr<engines::TokenLoss>>(
-    std::span<const engines::TrainSequence>)>;
+/// Opens the adapter that a request to load names or contains, as `engines::open_adapter` and
+/// `engines::assemble_adapter` do.
+using OpenAdapter = std::function<Result<engines::AdapterFiles>(const AdapterRequest& request)>;
 
-/// Opens the adapter in a directory, as `engines::open_adapter` does.
-using OpenAdapter = std::function<Result<engines::AdapterFiles>(const std::string& path)>;
+/// Opens a training job, as `engines::ModelRuntime::open_job` does.
+using OpenJob =
+    std::function<Result<std::unique_ptr<engines::TrainingJob>>(const engines::JobOptions&)>;
 
 /// Dependencies of a device.
 struct DeviceDeps {
   /// Keeps the engines alive. Shared with the work at the port.
   std::shared_ptr<void> runtime;
   engines::RolloutEngine* rollout = nullptr;
-  engines::TrainingJob* train = nullptr;  // null: the device only generates
-  LossFactory make_loss;
-  WorkPort* port = nullptr;  // outlives the device
+  engines::TrainingJob* train = nullptr;  // job 0; null: there is none
+  LossFactory make_loss;                  // of job 0
+  WorkPort* port = nullptr;               // outlives the device
   engines::ExecutorOptions executor;
   engines::NamedAdapters* adapters = nullptr;  // null: requests name no adapters
   OpenAdapter open_adapter;                    // runs at the port; needed if `adapters` is set
+  OpenJob open_job;                            // runs at the port; empty: no jobs can be opened
+  const Clock* clock = nullptr;                // outlives the device; see `engines::Executor`
 };
 
 /// Spawns a device. If an engine fails, the device exits with the failure as its exit reason.

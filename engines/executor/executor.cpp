@@ -1,10 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engines/executor/executor.hpp"
 
+#include <algorithm>
+
+#include "base/check.hpp"
+
 namespace tidemill::engines {
+namespace {
+
+// What a training token counts for if times are not measured.
+constexpr Duration kTokenTime = std::chrono::milliseconds(1);
+
+// Adds what a training step did to the report of an iteration.
+void add_training(const StepReport& training, StepReport& report) {
+  report.train_tokens += training.train_tokens;
+  report.train_units += training.train_units;
+  report.waits_for_pages = report.waits_for_pages || training.waits_for_pages;
+  report.virtual_duration += training.virtual_duration;
+}
+
+}  // namespace
+
+Executor::Executor(RolloutEngine* rollout, const ExecutorOptions& options, const Clock* clock)
+    : rollout_(rollout), options_(options), clock_(clock) {
+  if (options.goal.has_value()) {
+    TIDEMILL_CHECK(clock != nullptr) << "a latency goal needs a clock";
+    shares_.emplace(*options.goal);
+  }
+}
 
 bool Executor::has_work() const {
-  return (rollout_ != nullptr && rollout_->has_work()) || (train_ != nullptr && train_->has_work());
+  return (rollout_ != nullptr && rollout_->has_work()) || jobs_.has_work();
 }
 
 bool Executor::training_goes_first() const noexcept {
@@ -16,40 +42,147 @@ bool Executor::training_goes_first() const noexcept {
   return false;
 }
 
-Result<StepReport> Executor::iterate() {
+Iteration Executor::iterate(const std::atomic<bool>* interrupt) {
+  TIDEMILL_CHECK(has_work()) << "iterate() called without work";
+  Iteration iteration;
+  if (shares_.has_value()) {
+    iterate_by_time(iteration, interrupt);
+  } else {
+    iterate_by_tokens(iteration);
+  }
+  iteration.report.more = has_work();
+  return iteration;
+}
+
+void Executor::iterate_by_tokens(Iteration& iteration) {
   const bool can_generate = rollout_ != nullptr && rollout_->has_work();
-  const bool can_train = train_ != nullptr && train_->has_work();
-  TIDEMILL_CHECK(can_generate || can_train) << "iterate() called without work";
-  if (!can_generate || !can_train) {
+  TrainingJob* const job = jobs_.next();
+  if (!can_generate || job == nullptr) {
     train_debt_ = 0.0;  // what one side does while the other is idle adds no debt
   }
-  if (can_train && (!can_generate || training_goes_first())) {
-    auto report = train();
-    const bool waits = report.ok() && report.value().waits_for_pages;
-    return waits && can_generate ? generate() : report;
+  if (job != nullptr && (!can_generate || training_goes_first())) {
+    if (train(*job, {options_.train_tokens}, iteration)) {
+      train_debt_ -= static_cast<double>(iteration.report.train_tokens);
+    }
+    if (!iteration.report.waits_for_pages || !can_generate) {
+      return;
+    }
   }
-  return generate();
+  generate(iteration);
 }
 
-Result<StepReport> Executor::train() {
-  trained_ = true;
-  auto report = train_->advance({options_.train_tokens});
-  if (!report.ok()) {
-    return report.status().with_context("training step");
+// Runs generation first. Then trains for the time that is left, and at least one unit if training
+// has paused for long.
+void Executor::iterate_by_time(Iteration& iteration, const std::atomic<bool>* interrupt) {
+  const bool can_generate = rollout_ != nullptr && rollout_->has_work();
+  if (can_generate) {
+    generate(iteration);
+  } else {
+    num_decoding_ = 0;
   }
-  train_debt_ -= static_cast<double>(report.value().train_tokens);
-  return report;
+  if (!jobs_.has_work()) {
+    shares_->reset();
+    trained_before_ = false;
+    return;
+  }
+  if (!trained_before_) {
+    last_end_ = last_unit_ = now() - iteration.rollout_time;
+    trained_before_ = true;
+  }
+  const Duration quota =
+      can_generate ? shares_->quota(iteration.report, iteration.rollout_time) : kTrainingTurn;
+  train_units(quota, iteration, interrupt);
+  const TimePoint end = now();
+  shares_->add(end - last_end_, iteration.train_time);
+  last_end_ = end;
 }
 
-Result<StepReport> Executor::generate() {
-  trained_ = false;
-  auto report = rollout_->step({options_.rollout_tokens, options_.prefill_tokens});
-  if (!report.ok()) {
-    return report.status().with_context("rollout step");
+void Executor::train_units(Duration quota, Iteration& iteration,
+                           const std::atomic<bool>* interrupt) {
+  const bool must_train = iteration.rolled_out && now() - last_unit_ >= kMaxPause;
+  bool may_exceed = !iteration.rolled_out || must_train;
+  std::vector<TrainingJob*> waiting;  // for pages
+  while (TrainingJob* const job = jobs_.next(waiting)) {
+    const Duration predicted = unit_times_.predict(job->next_unit());
+    if (!may_exceed && iteration.train_time + predicted > quota) {
+      return;
+    }
+    may_exceed = false;
+    iteration.report.waits_for_pages = false;
+    StepBudget budget{options_.train_tokens};
+    budget.units = 1;
+    if (!train(*job, budget, iteration)) {
+      return;
+    }
+    if (iteration.report.waits_for_pages) {
+      waiting.push_back(job);
+    }
+    if (interrupt != nullptr && interrupt->load(std::memory_order_relaxed)) {
+      return;
+    }
   }
+}
+
+// Advances a job. Returns false, and sets `failed_job`, if that fails.
+bool Executor::train(TrainingJob& job, const StepBudget& budget, Iteration& iteration) {
+  const UnitKind kind = job.next_unit();
+  const TimePoint start = now();
+  auto report = job.advance(budget);
+  const TimePoint end = now();
+  // Without a clock, tokens stand for time.
+  jobs_.charge(job, clock_ != nullptr || !report.ok()
+                        ? end - start
+                        : Duration(report.value().train_tokens * kTokenTime.count()));
+  iteration.train_time += end - start;
+  last_unit_ = end;
+  if (!report.ok()) {
+    iteration.failed_job = JobFailure{&job, report.status().with_context("training step")};
+    return false;
+  }
+  if (shares_.has_value() && report.value().train_units == 1) {
+    unit_errors_.add(unit_times_.predict(kind), end - start);
+    unit_times_.add(kind, end - start);
+  }
+  add_training(report.value(), iteration.report);
+  return true;
+}
+
+// Limits prompts to what the latency goal leaves beside sequences that are being decoded. Without
+// such sequences, a prompt takes at most a quarter of the goal for first tokens at a time.
+StepBudget Executor::rollout_budget() const {
+  StepBudget budget{options_.rollout_tokens, options_.prefill_tokens};
+  if (shares_.has_value()) {
+    const Duration limit =
+        num_decoding_ > 0 ? shares_->iteration_limit() : options_.goal->first_token / 4;
+    budget.prefill_tokens = iteration_times_.prefill_within(
+        {num_decoding_, 0, read_tokens_}, limit, std::min(budget.tokens, budget.prefill_tokens));
+  }
+  return budget;
+}
+
+void Executor::generate(Iteration& iteration) {
+  const StepBudget budget = rollout_budget();
+  const TimePoint start = now();
+  auto report = rollout_->step(budget);
+  iteration.rollout_time = now() - start;
+  if (!report.ok()) {
+    iteration.rollout = report.status().with_context("rollout step");
+    return;
+  }
+  const StepReport training = iteration.report;
+  iteration.report = std::move(report).value();
+  add_training(training, iteration.report);
+  iteration.rolled_out = true;
+  const StepReport& done = iteration.report;
   train_debt_ += options_.train_weight / options_.rollout_weight *
-                 static_cast<double>(report.value().prefill_tokens + report.value().decode_tokens);
-  return report;
+                 static_cast<double>(done.prefill_tokens + done.decode_tokens);
+  if (shares_.has_value()) {
+    const IterationLoad load{done.decode_tokens, done.prefill_tokens, done.read_tokens};
+    rollout_errors_.add(iteration_times_.predict(load), iteration.rollout_time);
+    iteration_times_.add(load, iteration.rollout_time);
+    num_decoding_ = done.decode_tokens;
+    read_tokens_ = done.read_tokens;
+  }
 }
 
 }  // namespace tidemill::engines

@@ -1,49 +1,106 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chooses whether the next iteration of a device is one of rollout or of training, and runs it. The
-// two alternate on one set of threads instead of competing for cores.
+// Chooses what the next iteration of a device runs: rollout, training or both. They take turns on
+// one set of threads instead of competing for cores.
 #pragma once
+
+#include <atomic>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "base/result.hpp"
 #include "engines/executor/executor_options.hpp"
+#include "engines/executor/iteration_times.hpp"
+#include "engines/executor/job_queue.hpp"
+#include "engines/executor/prediction_errors.hpp"
+#include "engines/executor/time_shares.hpp"
+#include "engines/executor/unit_times.hpp"
 #include "engines/rollout_engine.hpp"
 #include "engines/step.hpp"
 #include "engines/training_job.hpp"
 
 namespace tidemill::engines {
 
+/// A training job whose work has failed.
+struct JobFailure {
+  TrainingJob* job = nullptr;
+  Status status;  // with context
+};
+
+/// What one iteration of a device did.
+struct Iteration {
+  StepReport report;        // of rollout and training together
+  bool rolled_out = false;  // whether a rollout step ran, and `report` tells its queues
+  Status rollout;           // with context, if the rollout step failed
+  std::optional<JobFailure> failed_job;
+  Duration rollout_time{0};  // measured; 0 without a clock
+  Duration train_time{0};
+};
+
 /// Divides the iterations of one device between rollout and training.
 ///
-/// If only one of them has work, it gets all iterations. If both have work, `precedence` decides.
-/// With `kShares`, each token that one side computes then adds to what the other side is owed, so
-/// neither starves. With the other two settings, one side waits until the other has no work. That
-/// wait ends: rollout runs out of work at the staleness bound, and training at the end of its
-/// batch.
+/// If only one of them has work, it gets all iterations. If both have work and there is no latency
+/// goal, `ExecutorOptions::precedence` decides. With `kShares`, each token that one side computes
+/// adds to what the other side is owed, so neither starves. With the other two settings, one side
+/// waits until the other has no work. That wait ends: rollout runs out of work at the staleness
+/// bound, and training at the end of its batch.
+///
+/// With a latency goal, an iteration is a rollout step, if there is one to run, and then units of
+/// training for as long as `TimeShares` allows, chosen so that they are predicted to end in time.
+/// Training always gets a unit within `kMaxPause`.
+///
+/// Training jobs share the time of training by weight (`JobQueue`).
 /// Threads: one call at a time.
 class Executor {
 public:
-  /// Borrows `rollout` and `train`. Each may be null.
-  Executor(RolloutEngine* rollout, TrainingJob* train, const ExecutorOptions& options)
-      : rollout_(rollout), train_(train), options_(options) {}
+  /// Borrows `rollout`, which may be null, and `clock`, which measures times. A null clock measures
+  /// nothing. Requires a clock if `options` has a latency goal.
+  Executor(RolloutEngine* rollout, const ExecutorOptions& options, const Clock* clock = nullptr);
+
+  /// Adds a training job, which is borrowed until `remove`. Requires `weight` > 0.
+  void add(TrainingJob& job, double weight = 1.0) { jobs_.add(job, weight); }
+  void remove(const TrainingJob& job) { jobs_.remove(job); }
 
   [[nodiscard]] bool has_work() const;
 
-  /// Runs one iteration of rollout or of training. If training has to wait for pages of the cache,
-  /// runs one of rollout as well. Requires `has_work()`.
-  /// Errors: those of `RolloutEngine::step` and `TrainingJob::advance`, with context.
-  [[nodiscard]] Result<StepReport> iterate();
-  /// Returns whether `iterate` last ran training, successfully or not.
-  [[nodiscard]] bool trained() const noexcept { return trained_; }
+  /// Runs one iteration. Requires `has_work()`. Training stops after the current unit once
+  /// `interrupt` is set, which may be null.
+  [[nodiscard]] Iteration iterate(const std::atomic<bool>* interrupt = nullptr);
+
+  /// The predicted times of rollout steps and of units, compared with the measured ones.
+  [[nodiscard]] const PredictionErrors& rollout_errors() const noexcept { return rollout_errors_; }
+  [[nodiscard]] const PredictionErrors& unit_errors() const noexcept { return unit_errors_; }
+
+  /// How long an iteration lasts at most, one unit more or less, if only training has work.
+  static constexpr Duration kTrainingTurn = std::chrono::milliseconds(20);
+  /// How long training may pause, whatever the goal says.
+  static constexpr Duration kMaxPause = std::chrono::seconds(1);
 
 private:
+  [[nodiscard]] TimePoint now() const { return clock_ != nullptr ? clock_->now() : TimePoint(); }
   [[nodiscard]] bool training_goes_first() const noexcept;
-  [[nodiscard]] Result<StepReport> train();
-  [[nodiscard]] Result<StepReport> generate();
+  [[nodiscard]] StepBudget rollout_budget() const;
+  void iterate_by_tokens(Iteration& iteration);
+  void iterate_by_time(Iteration& iteration, const std::atomic<bool>* interrupt);
+  [[nodiscard]] bool train(TrainingJob& job, const StepBudget& budget, Iteration& iteration);
+  void train_units(Duration quota, Iteration& iteration, const std::atomic<bool>* interrupt);
+  void generate(Iteration& iteration);
 
   RolloutEngine* rollout_;
-  TrainingJob* train_;
   ExecutorOptions options_;
-  bool trained_ = false;
+  const Clock* clock_;
+  JobQueue jobs_;
   double train_debt_ = 0.0;  // training tokens owed for rollout tokens computed
+  std::optional<TimeShares> shares_;
+  IterationTimes iteration_times_;
+  UnitTimes unit_times_;
+  PredictionErrors rollout_errors_;
+  PredictionErrors unit_errors_;
+  std::int64_t num_decoding_ = 0;  // sequences, after the last rollout step
+  std::int64_t read_tokens_ = 0;   // by the last rollout step
+  TimePoint last_end_;             // of the last iteration that had training to do
+  TimePoint last_unit_;            // the end of the last unit
+  bool trained_before_ = false;    // `last_end_` is set
 };
 
 }  // namespace tidemill::engines

@@ -2,8 +2,12 @@
 // How rollout and training share a device.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <limits>
+#include <optional>
+
+#include "base/clock.hpp"
 
 namespace tidemill::engines {
 
@@ -12,6 +16,14 @@ enum class Precedence : std::uint8_t {
   kShares,   // the one that is behind its share of tokens
   kRollout,  // rollout, until it has no work
   kTrain,    // training, until it has no work
+};
+
+/// How long requests may take, and how much of the time training should get.
+struct LatencyGoal {
+  Duration first_token = std::chrono::seconds(2);       // from its submission
+  Duration per_token = std::chrono::milliseconds(100);  // between two tokens of a response
+  /// The share of the device's time that training gets if the goal leaves it that much, in [0, 1).
+  double train_share = 0.75;
 };
 
 /// How rollout and training divide the time of a device.
@@ -26,6 +38,9 @@ struct ExecutorOptions {
   /// Both must be greater than 0.
   double rollout_weight = 1.0;
   double train_weight = 1.0;
+  /// If set, generation comes first and training gets the time that the goal leaves, unit by unit.
+  /// Shares of tokens and `precedence` do not apply then.
+  std::optional<LatencyGoal> goal;
 };
 
 }  // namespace tidemill::engines

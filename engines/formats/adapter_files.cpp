@@ -78,6 +78,19 @@ TensorShapes expected_adapter_tensors(const AdapterConfig& config,
   return shapes;
 }
 
+Result<AdapterFiles> assemble_adapter(AdapterConfig config, TensorMap tensors,
+                                      const ModelConfig& model, const std::string& location) {
+  AdapterFiles adapter;
+  adapter.config = std::move(config);
+  TIDEMILL_ASSIGN_OR_RETURN(adapter.modules, resolve_adapter(adapter.config, model, location));
+  const TensorShapes expected = expected_adapter_tensors(adapter.config, adapter.modules, model);
+  TIDEMILL_RETURN_IF_ERROR(check_tensors(expected, tensors, location));
+  TIDEMILL_RETURN_IF_ERROR(check_finite_weights(tensors, location));
+  adapter.tensors = std::move(tensors);
+  adapter.location = location;
+  return adapter;
+}
+
 Result<AdapterFiles> open_adapter(const std::filesystem::path& path, const ModelConfig& model) {
   const std::filesystem::path config_path = path / kAdapterConfigName;
   const std::filesystem::path weights_path = path / kAdapterWeightsName;

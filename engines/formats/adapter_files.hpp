@@ -42,6 +42,13 @@ struct AdapterFiles {
                                                     const std::vector<AdapterModule>& modules,
                                                     const ModelConfig& model);
 
+/// Makes an adapter of `model` from its configuration and tensors. Errors about the configuration
+/// and the tensors start with `location`. Errors: as `resolve_adapter`; `kInvalidArgument` naming a
+/// tensor that is missing, unknown or not finite, or has the wrong shape.
+[[nodiscard]] Result<AdapterFiles> assemble_adapter(AdapterConfig config, TensorMap tensors,
+                                                    const ModelConfig& model,
+                                                    const std::string& location);
+
 /// Opens the directory `path` with `adapter_config.json` and `adapter_model.safetensors`. The
 /// tensors are read into memory.
 /// Errors: one line that names the file and the tensor or field: `kNotFound`, `kCorruptData`,

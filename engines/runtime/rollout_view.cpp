@@ -295,6 +295,7 @@ std::vector<RolloutView::Finished> RolloutView::compute(const std::vector<Rollou
                               num_hidden(chunk)});
     const bool decodes = sequence.has_response() && sequence.num_uncached() == 1;
     (decodes ? report.decode_tokens : report.prefill_tokens) += chunk.num_tokens;
+    report.read_tokens += sequence.num_cached;
   }
   ConstMatrix hidden;
   if (!batch.segments.empty()) {

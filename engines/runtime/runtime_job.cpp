@@ -50,6 +50,11 @@ TensorShapes trained_shapes(const ModelConfig& config, const AdapterSpec& spec) 
   return spec.empty() ? expected_tensors(config) : adapter_shapes(spec);
 }
 
+// Parts of `UnitKind` in addition to the values of `RuntimeJob::Work`.
+constexpr std::uint8_t kGatherPart = 16;
+constexpr std::uint8_t kReadPart = 32;
+constexpr std::uint8_t kLayOutPart = 33;
+
 }  // namespace
 
 Result<std::unique_ptr<RuntimeJob>> RuntimeJob::create(Parts parts, const RuntimeOptions& options,
@@ -321,6 +326,20 @@ Result<StepReport> RuntimeJob::advance(const StepBudget& budget) {
   }
   report.more = has_work();
   return report;
+}
+
+UnitKind RuntimeJob::next_unit() const {
+  if (laying_out_.has_value()) {
+    return {UnitStage::kWeights, laying_out_->adapter.has_value() ? kLayOutPart : kReadPart, 0, 0};
+  }
+  if (work_ == Work::kBatch) {
+    return batch_->pass != nullptr ? batch_->pass->next() : UnitKind{UnitStage::kForward, 0, 0, 0};
+  }
+  const bool optimizes = work_ == Work::kOptimStep || work_ == Work::kZero;
+  return {
+      optimizes ? UnitStage::kOptimizer : UnitStage::kWeights,
+      static_cast<std::uint8_t>(static_cast<int>(work_) + (step_.has_value() ? kGatherPart : 0)), 0,
+      0};
 }
 
 // Runs units of the current micro-batch, and not beyond its end.

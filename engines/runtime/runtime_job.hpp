@@ -57,6 +57,7 @@ public:
   Status optim_step(const OptimStep& step) override;
   Status save(PolicyVersion version) override;
   bool has_work() const override { return work_ != Work::kNone; }
+  UnitKind next_unit() const override;
   Result<StepReport> advance(const StepBudget& budget) override;
   void cancel() override;
   Result<std::vector<float>> logprobs(SampleId id) const override;

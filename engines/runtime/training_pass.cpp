@@ -63,6 +63,13 @@ bool TrainingPass::start(GeneratedRows* generated) {
   return recalled;
 }
 
+UnitKind TrainingPass::next() const {
+  if (units_ != nullptr && !units_->done()) {
+    return units_->next();
+  }
+  return {UnitStage::kLoss, 0, micro_.rows(), 0};
+}
+
 Status TrainingPass::run_unit(LossSums& sums) {
   TIDEMILL_CHECK(!done());
   if (stage_ != Stage::kLoss) {

@@ -45,6 +45,8 @@ public:
   bool start(GeneratedRows* generated);
 
   [[nodiscard]] bool done() const noexcept { return stage_ == Stage::kDone; }
+  /// Describes the next unit. Requires `start`, and that `done` is false.
+  [[nodiscard]] UnitKind next() const;
   /// Runs the next unit. Requires `start`, and that `done` is false. The loss adds to `sums`.
   /// Errors: `kInternal` naming the sequence if a log-probability or a gradient is not finite;
   /// those of the loss and of the device. The pass is then over.

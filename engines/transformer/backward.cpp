@@ -476,6 +476,24 @@ public:
 
   [[nodiscard]] bool done() const override { return stage_ == Stage::kDone; }
 
+  [[nodiscard]] UnitKind next() const override {
+    const bool in_order = stage_ == Stage::kLayers;
+    const BackwardGroup& group = pass_.groups()[in_order ? group_ : ascending_[group_]];
+    UnitKind kind;
+    kind.stage = UnitStage::kBackward;
+    kind.rows = group.num_rows;
+    if (stage_ == Stage::kLayers) {
+      kind.part = static_cast<std::uint8_t>(
+          part_ == Part::kRecompute ? kRecomputedPart + static_cast<int>(recomputed_part_)
+                                    : static_cast<int>(part_));
+      const AttentionSegment& last = group.segments.back().attention;
+      kind.span = part_ == Part::kAttention ? last.first_position + last.num_tokens : 0;
+    } else {
+      kind.part = stage_ == Stage::kFinalNorm ? kFinalNormPart : kEmbeddingPart;
+    }
+    return kind;
+  }
+
   void run() override {
     switch (stage_) {
       case Stage::kFinalNorm:
@@ -496,6 +514,10 @@ public:
 private:
   enum class Stage { kFinalNorm, kLayers, kEmbedding, kDone };
   enum class Part { kRecompute, kDown, kGate, kUp, kAttention, kProjections };
+  // The parts of `UnitKind` that are not parts of a layer, and the first of those computed again.
+  static constexpr std::uint8_t kFinalNormPart = 8;
+  static constexpr std::uint8_t kEmbeddingPart = 9;
+  static constexpr std::uint8_t kRecomputedPart = 16;
 
   void begin_group() {
     part_ = recompute_ == Recompute::kNone ? Part::kDown : Part::kRecompute;

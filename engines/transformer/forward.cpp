@@ -171,6 +171,20 @@ public:
 
   [[nodiscard]] bool done() const override { return layer_ > s_.config.num_layers; }
 
+  [[nodiscard]] UnitKind next() const override {
+    UnitKind kind;
+    kind.stage = UnitStage::kForward;
+    kind.rows = windows_.num_rows(window_);
+    if (layer_ < 0 || layer_ >= s_.config.num_layers) {
+      kind.part = layer_ < 0 ? kEmbeddingPart : kFinalNormPart;
+    } else {
+      kind.part = in_parts_ ? static_cast<std::uint8_t>(1 + part_) : kWholeLayerPart;
+      const bool attends = !in_parts_ || kLayerParts[part_] == LayerPart::kAttention;
+      kind.span = attends ? windows_.rows(window_).plan.num_positions : 0;
+    }
+    return kind;
+  }
+
   // Layer -1 is the embeddings, and the layer after the last is the final norm.
   void run() override {
     if (layer_ < 0) {
@@ -193,6 +207,11 @@ public:
   }
 
 private:
+  // The parts of `UnitKind` next to those of a layer, which count from 1.
+  static constexpr std::uint8_t kWholeLayerPart = 0;
+  static constexpr std::uint8_t kEmbeddingPart = kLayerParts.size() + 1;
+  static constexpr std::uint8_t kFinalNormPart = kEmbeddingPart + 1;
+
   // Runs the layer or a part of it. Returns whether that was the last.
   bool run_layer() {
     if (!in_parts_) {

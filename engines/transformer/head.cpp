@@ -292,6 +292,12 @@ public:
 
   [[nodiscard]] bool done() const override { return next_ == chunks_.num_chunks(); }
 
+  [[nodiscard]] UnitKind next() const override {
+    const bool last = part_ + 1 == products_.num_logit_parts();
+    return {UnitStage::kHead, static_cast<std::uint8_t>(last ? 1 : 0), chunks_.chunk(next_).size,
+            0};
+  }
+
   void run() override {
     const TargetChunks::Chunk chunk = chunks_.chunk(next_);
     products_.logits(part_, chunks_.rows(chunk));
@@ -356,6 +362,11 @@ public:
   }
 
   [[nodiscard]] bool done() const override { return next_ == chunks_.num_chunks(); }
+
+  [[nodiscard]] UnitKind next() const override {
+    return {UnitStage::kHeadBackward, static_cast<std::uint8_t>(stage_), chunks_.chunk(next_).size,
+            0};
+  }
 
   void run() override {
     const TargetChunks::Chunk chunk = chunks_.chunk(next_);

@@ -2,6 +2,8 @@
 // Device work that is divided into units, so that other work can run between any two of them.
 #pragma once
 
+#include "engines/step.hpp"
+
 namespace tidemill::engines {
 
 /// Work that runs as a fixed sequence of units of a few operations each. Its result does not depend
@@ -19,6 +21,8 @@ public:
   [[nodiscard]] virtual bool done() const = 0;
   /// Runs the next unit. Requires that `done` is false.
   virtual void run() = 0;
+  /// Describes the next unit; its stage is that of the sequence. Requires that `done` is false.
+  [[nodiscard]] virtual UnitKind next() const { return {}; }
 };
 
 /// Runs all units that are left.

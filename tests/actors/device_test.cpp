@@ -203,9 +203,7 @@ protected:
     watched_train_ = std::make_unique<WatchedTrain>(*train_, on_call);
     deps.rollout = watched_rollout_.get();
     deps.train = trains ? watched_train_.get() : nullptr;
-    deps.make_loss =
-        [this](
-            std::span<const TrainSequence> batch) -> Result<std::unique_ptr<engines::TokenLoss>> {
+    deps.make_loss = [this](auto batch) -> Result<std::unique_ptr<engines::TokenLoss>> {
       minibatches_.push_back(batch.size());
       if (minibatches_.size() == failing_loss_) {
         return Status(Errc::kInvalidArgument, "advantage is not finite");
@@ -214,10 +212,11 @@ protected:
     };
     deps.port = &watched_port_;
     deps.adapters = trains ? &adapters_ : nullptr;
-    deps.open_adapter = [this](const std::string& path) -> Result<engines::AdapterFiles> {
+    deps.open_adapter =
+        [this](const actors::AdapterRequest& request) -> Result<engines::AdapterFiles> {
       calls_.add("open adapter");
-      if (path != "adapters/tutor") {
-        return Status(Errc::kNotFound, path + ": no such directory");
+      if (request.path != "adapters/tutor") {
+        return Status(Errc::kNotFound, request.path + ": no such directory");
       }
       return engines::AdapterFiles{};
     };

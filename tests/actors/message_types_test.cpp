@@ -120,12 +120,17 @@ TIDEMILL_EXAMPLE(TrainRequest, {{{{some_sequence()}, {{5}}}},
                                 some_snapshot()});
 TIDEMILL_EXAMPLE(TrainOutcome,
                  {{{{{"loss", 0.5}}, 1.5, 0.001, 3}}, some_snapshot(), {0.25, 99}, {-1.5, 7}});
+TIDEMILL_EXAMPLE(PassOutcome, {{{-1.0F, -2.0F}}, {{"loss", 0.5}}});
+TIDEMILL_EXAMPLE(engines::UpdateReport, {{{"loss", 0.5}}, 1.5, 0.001, 3});
+TIDEMILL_EXAMPLE(JobId, {5});
 TIDEMILL_EXAMPLE(OptimizerState, {{{"m", some_tensor()}}});
 TIDEMILL_EXAMPLE(TrainingState, {some_snapshot(), {{{"m", some_tensor()}}}});
-TIDEMILL_EXAMPLE(AdapterRequest, {AdapterAction::kLoad, "tutor", "adapters/tutor", {1, 2, 3}});
+TIDEMILL_EXAMPLE(
+    AdapterRequest,
+    {AdapterAction::kLoad, "tutor", "adapters/tutor", {1, 2, 3}, "{}", {{"a", some_tensor()}}});
 TIDEMILL_EXAMPLE(AdapterList, {{{"tutor", {1, 2, 3}, 4, 5}}});
 TIDEMILL_EXAMPLE(TokenBatch, {{{{9}, 3, {4}, {-1.0F}, {some_span()}, {{4, -0.5F}}}}});
-TIDEMILL_EXAMPLE(DeviceUsage, {1, 2, 0.5, 3, 4, 5, 6, 7});
+TIDEMILL_EXAMPLE(DeviceUsage, {1, 2, 0.5, 3, 4, 5, 6, 7, 8, 1.5, 2.5, 0.1, 0.2, 0.3, 0.4});
 TIDEMILL_EXAMPLE(HttpRequest, {1, "GET", "/health", {{"host", "localhost"}}, "body"});
 TIDEMILL_EXAMPLE(QuarantinedDevice, {"device", "why", true});
 TIDEMILL_EXAMPLE(NewGroup, {21, {{some_row(), {some_cell()}}}});
@@ -314,7 +319,7 @@ TEST(MessageTypes, EveryRegisteredTypeIsSerializedWithoutLoss) {
   const std::size_t count =
       check_types(system, std::make_integer_sequence<caf::type_id_t, Block::end - Block::begin>{});
   std::cout << "message types checked: " << count << '\n';
-  EXPECT_EQ(count, 38U);  // of actors/type_ids.hpp
+  EXPECT_EQ(count, 41U);  // of actors/type_ids.hpp
 }
 
 // Shows that the counter finds an omitted field.

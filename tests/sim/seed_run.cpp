@@ -331,7 +331,7 @@ SimulationOptions options_of_seed(std::uint64_t seed) {
         devices.below(2) == 0 ? actors::FailurePolicy::kFailRun : actors::FailurePolicy::kDrop;
   }
   if (is_calm(seed)) {
-    options.device_delay = std::chrono::milliseconds(1500);
+    options.device_delay = std::chrono::milliseconds(2000);
     options.reward_delay = std::chrono::seconds(5);
   }
   return options;

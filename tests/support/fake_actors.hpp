@@ -163,6 +163,11 @@ inline actors::StreamActor spawn_fake_stream(caf::actor_system& system,
   return with_deferred_replies(handle, deferred, atom::wake_v);
 }
 
+/// How a fake device answers requests about jobs that it opens itself.
+inline caf::error no_jobs() {
+  return actors::to_caf_error({Errc::kUnimplemented, "the device opens no training jobs"});
+}
+
 /// A device that stores its requests for the test to reply to, except for `capture` and `restore`.
 struct FakeDevice {
   Inbox<engines::RolloutRequest, engines::RolloutResult> generations;
@@ -220,6 +225,26 @@ inline actors::DeviceActor spawn_fake_device(caf::actor_system& system,
               const PolicyVersion version = saved.weights.version;
               fake->restored.push_back(std::move(saved));
               return version;
+            },
+            [](atom::open, const std::shared_ptr<const JobOpening>&) -> caf::result<JobId> {
+              return no_jobs();
+            },
+            [](atom::close, JobId) {},
+            [](atom::pass, JobId,
+               const std::shared_ptr<const PassRequest>&) -> caf::result<PassOutcome> {
+              return no_jobs();
+            },
+            [](atom::step, JobId, const std::shared_ptr<const engines::OptimStep>&)
+                -> caf::result<engines::UpdateReport> { return no_jobs(); },
+            [](atom::save, JobId, PolicyVersion) -> caf::result<engines::Snapshot> {
+              return no_jobs();
+            },
+            [](atom::train, JobId, const TrainRequest&) -> caf::result<TrainOutcome> {
+              return no_jobs();
+            },
+            [](atom::capture, JobId) -> caf::result<OptimizerState> { return no_jobs(); },
+            [](atom::restore, JobId, const TrainingState&) -> caf::result<PolicyVersion> {
+              return no_jobs();
             },
             [deferred](atom::worked) { deferred->run(); },
         };

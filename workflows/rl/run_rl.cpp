@@ -169,8 +169,9 @@ Result<std::shared_ptr<RlEngines>> open_engines(const RlOptions& options, const 
   ServingEngines& serving = engines->training.serving;
   serving.rollout = &runtime.runtime->rollout();
   serving.adapters = &runtime.runtime->adapters();
-  serving.open_adapter = [&config = opened.model.files.config](const std::string& path) {
-    return engines::open_adapter(path, config);
+  serving.open_adapter = [&config =
+                              opened.model.files.config](const actors::AdapterRequest& request) {
+    return open_requested_adapter(request, config);
   };
   engines->training.train = runtime.runtime->policy_job();
   engines->owner.weights = std::move(runtime.weights);

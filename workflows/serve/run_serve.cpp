@@ -256,8 +256,8 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
   device.rollout = &shared->rollout();
   device.port = device_port.get();
   device.adapters = &shared->adapters();
-  device.open_adapter = [config = opened.files.config](const std::string& path) {
-    return engines::open_adapter(path, config);
+  device.open_adapter = [config = opened.files.config](const actors::AdapterRequest& request) {
+    return open_requested_adapter(request, config);
   };
   const actors::DeviceActor device_actor = actors::spawn_device(run.system, std::move(device));
 

@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/idle_job.hpp"
+
 namespace tidemill::engines {
 namespace {
 
@@ -34,13 +36,9 @@ private:
   std::string& order_;
 };
 
-class CountingTrain : public TrainingJob {
+class CountingTrain : public test::IdleJob {
 public:
   CountingTrain(std::string& order, std::int64_t iterations) : work(iterations), order_(order) {}
-  Status forward(TrainBatch /*batch*/) override { return {}; }
-  Status forward_backward(TrainBatch /*batch*/, TokenLoss& /*loss*/) override { return {}; }
-  Status optim_step(const OptimStep& /*step*/) override { return {}; }
-  Status save(PolicyVersion /*version*/) override { return {}; }
   bool has_work() const override { return work > 0; }
   Result<StepReport> advance(const StepBudget& budget) override {
     --work;
@@ -49,26 +47,16 @@ public:
     report.train_tokens = std::min(budget.tokens, kTrainTokens);
     return report;
   }
-  Result<std::vector<float>> logprobs(SampleId /*id*/) const override {
-    return Status(Errc::kUnimplemented, "");
-  }
-  Result<std::vector<std::vector<float>>> score(const Snapshot& /*weights*/,
-                                                std::span<const TrainSequence> /*sequences*/,
-                                                float /*temperature*/) override {
-    return Status(Errc::kUnimplemented, "");
-  }
   void cancel() override { work = 0; }
-  const UpdateReport& last_update() const override { return last_update_; }
-  Snapshot take_snapshot() override { return {}; }
-  Status capture() override { return {}; }
-  TensorMap take_optimizer_state() override { return {}; }
-  Status load(const Snapshot& /*snapshot*/, const TensorMap& /*state*/) override { return {}; }
   std::int64_t work;
 
 private:
   std::string& order_;
-  UpdateReport last_update_;
 };
+
+bool succeeds(const Iteration& iteration) {
+  return iteration.rollout.ok() && !iteration.failed_job.has_value();
+}
 
 // Runs up to `iterations` iterations and returns their order as 'r' and 't'.
 std::string order_of(const ExecutorOptions& options, std::int64_t rollout, std::int64_t train,
@@ -76,9 +64,10 @@ std::string order_of(const ExecutorOptions& options, std::int64_t rollout, std::
   std::string order;
   CountingRollout rollout_engine(order, rollout);
   CountingTrain train_engine(order, train);
-  Executor executor(&rollout_engine, &train_engine, options);
+  Executor executor(&rollout_engine, options);
+  executor.add(train_engine);
   for (int i = 0; i < iterations && executor.has_work(); ++i) {
-    EXPECT_TRUE(executor.iterate().ok());
+    EXPECT_TRUE(succeeds(executor.iterate()));
   }
   return order;
 }
@@ -137,9 +126,10 @@ TEST(Executor, PromptTokensCountAsWork) {
   std::string order;
   Prefilling rollout_engine(order);
   CountingTrain train_engine(order, 1'000'000);
-  Executor executor(&rollout_engine, &train_engine, {});
+  Executor executor(&rollout_engine, {});
+  executor.add(train_engine);
   for (int i = 0; i < 20000; ++i) {
-    ASSERT_TRUE(executor.iterate().ok());
+    ASSERT_TRUE(succeeds(executor.iterate()));
   }
   EXPECT_EQ(order.front(), 't') << "training goes first if nothing is owed";
   EXPECT_NEAR(token_ratio(order), 1.0, 0.01);
@@ -168,9 +158,10 @@ TEST(Executor, TrainingThatWaitsDoesNotStopGeneration) {
   std::string order;
   CountingRollout rollout_engine(order, 40);
   Waiting train_engine(order, 1);
-  Executor executor(&rollout_engine, &train_engine, {});
+  Executor executor(&rollout_engine, {});
+  executor.add(train_engine);
   for (int i = 0; i < 40; ++i) {
-    ASSERT_TRUE(executor.iterate().ok());
+    ASSERT_TRUE(succeeds(executor.iterate()));
   }
   EXPECT_EQ(order, std::string(40, 'r'));
 }
@@ -179,14 +170,15 @@ TEST(Executor, WhatAViewDoesAloneAddsNoDebt) {
   std::string order;
   CountingRollout rollout_engine(order, 1000);
   CountingTrain train_engine(order, 0);
-  Executor executor(&rollout_engine, &train_engine, {});
+  Executor executor(&rollout_engine, {});
+  executor.add(train_engine);
   for (int i = 0; i < 500; ++i) {
-    ASSERT_TRUE(executor.iterate().ok());
+    ASSERT_TRUE(succeeds(executor.iterate()));
   }
   train_engine.work = 100;
   order.clear();
   for (int i = 0; i < 100; ++i) {
-    ASSERT_TRUE(executor.iterate().ok());
+    ASSERT_TRUE(succeeds(executor.iterate()));
   }
   EXPECT_LE(std::ranges::count(order, 't'), 7) << order;
 }

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engines/executor/time_shares.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+namespace tidemill::engines {
+namespace {
+
+// The share of the goal that iterations use. The rest is for the time outside the device.
+constexpr double kUsedGoal = 0.9;
+// How much training extends an iteration of decoding if it is owed nothing.
+constexpr double kLightShare = 0.4;
+
+Duration scaled(Duration time, double factor) {
+  return std::chrono::duration_cast<Duration>(time * factor);
+}
+
+double share_of(Duration part, Duration whole) {
+  const double share =
+      std::chrono::duration<double>(part).count() / std::chrono::duration<double>(whole).count();
+  return std::clamp(share, 0.0, 1.0);
+}
+
+}  // namespace
+
+void TimeShares::add(Duration passed, Duration trained) {
+  owed_ = std::clamp(owed_ + scaled(passed, goal_.train_share) - trained, -kMostAhead, kMostOwed);
+}
+
+Duration TimeShares::iteration_limit() const noexcept {
+  return scaled(goal_.per_token, kUsedGoal);
+}
+
+Duration TimeShares::quota(const StepReport& report, Duration spent) const {
+  const Duration most = std::max(Duration::zero(), iteration_limit() - spent);
+  if (report.prefill_tokens > 0 || report.waiting > 0) {
+    return scaled(most, share_of(owed_ - kDelaysPrompts, kMostOwed - kDelaysPrompts));
+  }
+  const Duration light = std::min(most, scaled(spent, kLightShare));
+  return light + scaled(most - light, share_of(owed_, kFillsDecoding));
+}
+
+}  // namespace tidemill::engines

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Predicts how long the units of training jobs take, from the times of earlier units of their kind.
+#pragma once
+
+#include <cstdint>
+#include <map>
+
+#include "base/clock.hpp"
+#include "engines/step.hpp"
+
+namespace tidemill::engines {
+
+/// Learns the times of units by kind. Kinds whose spans round up to the same power of two count as
+/// one.
+///
+/// Threads: one call at a time.
+class UnitTimes {
+public:
+  /// Adds the time that a unit took. The weight of earlier times decays by an eighth.
+  void add(const UnitKind& kind, Duration spent);
+
+  /// Returns the expected time of a unit plus a margin of two mean deviations. For a kind that was
+  /// not seen, scales the time of the most similar kind of the same stage by the rows. If there is
+  /// none, returns the longest expected time of all kinds; 0 before the first `add`.
+  [[nodiscard]] Duration predict(const UnitKind& kind) const;
+
+private:
+  struct Times {
+    double mean = 0.0;       // seconds
+    double deviation = 0.0;  // mean absolute deviation, seconds
+  };
+
+  // Bounds memory if kinds keep changing, as with batches of ever new lengths.
+  static constexpr std::size_t kMaxKinds = 4096;
+
+  std::map<UnitKind, Times> times_;
+};
+
+}  // namespace tidemill::engines

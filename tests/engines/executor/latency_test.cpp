@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests the models of times, the queue of jobs, and iterations under a latency goal.
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/random.hpp"
+#include "engines/executor/executor.hpp"
+#include "tests/support/idle_job.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+using namespace std::chrono_literals;
+
+Duration milliseconds(double count) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double, std::milli>(count));
+}
+
+// A device whose iterations take 4 ms, 0.2 ms for each decoded and 1 ms for each prefilled token,
+// and 10 us for each cached position.
+double iteration_ms(const IterationLoad& load) {
+  return 4.0 + 0.2 * static_cast<double>(load.decode_tokens) +
+         1.0 * static_cast<double>(load.prefill_tokens) +
+         0.01 * static_cast<double>(load.read_tokens);
+}
+
+TEST(IterationTimes, FitsTheTimeOfEachKindOfWork) {
+  IterationTimes times;
+  EXPECT_EQ(times.predict({1, 2, 3}), Duration::zero());
+  for (std::int64_t i = 0; i < 200; ++i) {
+    const IterationLoad load{1 + i % 17, i % 3 == 0 ? 64 + i : 0, 100 * (i % 7)};
+    times.add(load, milliseconds(iteration_ms(load)));
+  }
+  for (const IterationLoad& load :
+       {IterationLoad{16, 0, 2000}, IterationLoad{1, 512, 0}, IterationLoad{0, 0, 0}}) {
+    EXPECT_NEAR(std::chrono::duration<double>(times.predict(load)).count(),
+                1e-3 * iteration_ms(load), 1e-4);
+  }
+  // 4 + 0.2 * 10 = 6 ms without a prompt: 100 ms leave 94 tokens.
+  EXPECT_EQ(times.prefill_within({10, 0, 0}, 100ms, 2048), 94);
+  EXPECT_EQ(times.prefill_within({10, 0, 0}, 10ms, 2048), IterationTimes::kMinPrefill);
+  EXPECT_EQ(times.prefill_within({10, 0, 0}, 100s, 2048), 2048);
+  EXPECT_EQ(times.prefill_within({10, 0, 0}, 10ms, 5), 5);
+}
+
+TEST(IterationTimes, NeverPredictsThatMoreWorkTakesLessTime) {
+  IterationTimes times;
+  RandomStream random(7);
+  for (int i = 0; i < 300; ++i) {
+    const IterationLoad load{static_cast<std::int64_t>(random.below(20)),
+                             static_cast<std::int64_t>(random.below(100)), 0};
+    times.add(load, milliseconds(100.0 * random.uniform()));
+    EXPECT_LE(times.predict({0, 0, 0}), times.predict({5, 0, 0}));
+    EXPECT_LE(times.predict({5, 0, 0}), times.predict({5, 50, 0}));
+    EXPECT_GE(times.predict({0, 0, 0}), Duration::zero());
+  }
+}
+
+TEST(IterationTimes, FollowsADeviceThatBecomesSlower) {
+  IterationTimes times;
+  for (int i = 0; i < 500; ++i) {
+    times.add({4, 0, 0}, 10ms);
+  }
+  for (int i = 0; i < 200; ++i) {
+    times.add({4, 0, 0}, 20ms);
+  }
+  EXPECT_GT(times.predict({4, 0, 0}), 19ms);
+}
+
+TEST(UnitTimes, LearnsByKindAndScalesByRows) {
+  UnitTimes times;
+  const UnitKind forward{UnitStage::kForward, 1, 64, 0};
+  const UnitKind backward{UnitStage::kBackward, 1, 64, 0};
+  EXPECT_EQ(times.predict(forward), Duration::zero());
+  for (int i = 0; i < 50; ++i) {
+    times.add(forward, 2ms);
+    times.add(backward, 4ms);
+  }
+  EXPECT_EQ(times.predict(forward), 2ms);
+  EXPECT_EQ(times.predict(backward), 4ms);
+  EXPECT_EQ(times.predict({UnitStage::kForward, 1, 32, 0}), 1ms);
+  EXPECT_EQ(times.predict({UnitStage::kOptimizer, 0, 0, 0}), 4ms) << "unknown: the longest";
+  // Spans that round up to the same power of two are one kind.
+  times.add({UnitStage::kForward, 2, 64, 900}, 3ms);
+  EXPECT_EQ(times.predict({UnitStage::kForward, 2, 64, 1000}), 3ms);
+}
+
+TEST(UnitTimes, AddsAMarginForTimesThatVary) {
+  UnitTimes times;
+  for (int i = 0; i < 200; ++i) {
+    times.add({}, i % 2 == 0 ? 2ms : 4ms);
+  }
+  EXPECT_GT(times.predict({}), 4ms);
+  EXPECT_LT(times.predict({}), 6ms);
+}
+
+TEST(PredictionErrors, KeepsTheLastErrors) {
+  PredictionErrors errors;
+  EXPECT_EQ(errors.quantile(0.5), 0.0);
+  for (int i = 0; i < 100; ++i) {
+    errors.add(15ms, 10ms);
+  }
+  EXPECT_NEAR(errors.quantile(0.5), 0.5, 1e-6);
+  for (std::size_t i = 0; i < PredictionErrors::kKept - 5; ++i) {
+    errors.add(10ms, 10ms);
+  }
+  EXPECT_NEAR(errors.quantile(0.5), 0.0, 1e-6);
+  EXPECT_NEAR(errors.quantile(1.0), 0.5, 1e-6);
+}
+
+// A job that has units of a given time to run, on a manual clock.
+class TimedJob final : public test::IdleJob {
+public:
+  TimedJob(ManualClock& clock, Duration unit, std::int64_t units)
+      : units_left(units), clock_(clock), unit_(unit) {}
+  bool has_work() const override { return units_left > 0; }
+  Result<StepReport> advance(const StepBudget& budget) override {
+    StepReport report;
+    report.waits_for_pages = waits;
+    while (!waits && units_left > 0 && report.train_units < budget.units) {
+      clock_.advance(unit_);
+      --units_left;
+      ++units_done;
+      ++report.train_units;
+    }
+    if (fails_at == units_done) {
+      return Status(Errc::kInternal, "not finite");
+    }
+    return report;
+  }
+
+  std::int64_t units_left;
+  std::int64_t units_done = 0;
+  std::int64_t fails_at = -1;
+  bool waits = false;
+
+private:
+  ManualClock& clock_;
+  Duration unit_;
+};
+
+// Generates for `sequences` sequences as long as `work` is positive, in iterations of a given time.
+class TimedRollout final : public RolloutEngine {
+public:
+  TimedRollout(ManualClock& clock, Duration iteration) : clock_(clock), iteration_(iteration) {}
+  Status submit(RolloutRequest /*request*/, RolloutSink& /*sink*/) override { return {}; }
+  void cancel(SampleId /*id*/) override {}
+  Status load(Snapshot /*snapshot*/, WeightArrival /*arrival*/) override { return {}; }
+  PolicyVersion serving() const override { return {}; }
+  bool has_work() const override { return work > 0; }
+  Result<StepReport> step(const StepBudget& budget) override {
+    --work;
+    last_budget = budget;
+    clock_.advance(iteration_);
+    StepReport report;
+    report.decode_tokens = prefills ? 0 : 4;
+    report.prefill_tokens = prefills ? 100 : 0;
+    report.running = 4;
+    return report;
+  }
+
+  std::int64_t work = 0;
+  bool prefills = false;
+  StepBudget last_budget;
+
+private:
+  ManualClock& clock_;
+  Duration iteration_;
+};
+
+constexpr std::int64_t kPlenty = 1'000'000;
+
+ExecutorOptions goal_options(double train_share) {
+  ExecutorOptions options;
+  options.goal = LatencyGoal{2s, 100ms, train_share};
+  return options;
+}
+
+class GoalTest : public ::testing::Test {
+protected:
+  // Runs iterations for `time` and returns the longest.
+  Duration run(Executor& executor, Duration time) {
+    Duration longest{0};
+    for (const TimePoint end = clock_.now() + time; clock_.now() < end;) {
+      const TimePoint start = clock_.now();
+      const Iteration iteration = executor.iterate();
+      EXPECT_TRUE(iteration.rollout.ok());
+      EXPECT_FALSE(iteration.failed_job.has_value());
+      longest = std::max(longest, Duration(clock_.now() - start));
+    }
+    return longest;
+  }
+
+  ManualClock clock_;
+  TimedRollout rollout_{clock_, 20ms};
+};
+
+TEST_F(GoalTest, JobsShareTimeByWeight) {
+  TimedJob one(clock_, 2ms, kPlenty);
+  TimedJob two(clock_, 5ms, kPlenty);
+  TimedJob three(clock_, 3ms, kPlenty);
+  Executor executor(&rollout_, goal_options(0.5), &clock_);
+  executor.add(one, 1.0);
+  executor.add(two, 2.0);
+  executor.add(three, 1.0);
+  run(executor, 100s);
+  EXPECT_NEAR(static_cast<double>(one.units_done) * 2.0, 25000.0, 250.0);
+  EXPECT_NEAR(static_cast<double>(two.units_done) * 5.0, 50000.0, 250.0);
+  EXPECT_NEAR(static_cast<double>(three.units_done) * 3.0, 25000.0, 250.0);
+}
+
+TEST_F(GoalTest, AJobThatReturnsIsOwedNothing) {
+  TimedJob one(clock_, 2ms, kPlenty);
+  TimedJob two(clock_, 2ms, 1);
+  Executor executor(&rollout_, goal_options(0.5), &clock_);
+  executor.add(one);
+  executor.add(two);
+  run(executor, 10s);
+  two.units_left = kPlenty;
+  const std::int64_t before = two.units_done;
+  run(executor, 1s);
+  EXPECT_NEAR(static_cast<double>(two.units_done - before) * 2.0, 500.0, 50.0);
+}
+
+TEST_F(GoalTest, IterationsStayWithinTheGoalWhileTrainingIsOwedTime) {
+  TimedJob job(clock_, 3ms, kPlenty);
+  rollout_.work = kPlenty;
+  Executor executor(&rollout_, goal_options(0.95), &clock_);
+  executor.add(job);
+  run(executor, 10s);  // learns, and falls behind
+  const std::int64_t before = job.units_done;
+  EXPECT_LE(run(executor, 10s), 90ms);
+  // 20 ms of generation leave 70 ms of training in 90 ms.
+  EXPECT_GT(static_cast<double>(job.units_done - before) * 3.0, 0.73 * 10000);
+}
+
+TEST_F(GoalTest, IterationsGrowByLessThanHalfIfTrainingIsAhead) {
+  TimedJob job(clock_, 3ms, kPlenty);
+  Executor executor(&rollout_, goal_options(0.5), &clock_);
+  executor.add(job);
+  run(executor, 10s);  // nothing is generated: training is ahead
+  rollout_.work = 30;
+  EXPECT_LE(run(executor, 600ms), 30ms);
+}
+
+TEST_F(GoalTest, TrainingPausesForABurstOfPromptsAndNotForLong) {
+  TimedJob job(clock_, 3ms, kPlenty);
+  Executor executor(&rollout_, goal_options(0.75), &clock_);
+  executor.add(job);
+  run(executor, 10s);
+  rollout_.work = kPlenty;
+  rollout_.prefills = true;
+  std::int64_t before = job.units_done;
+  run(executor, 3s);
+  EXPECT_LE(job.units_done - before, 3) << "one unit in kMaxPause";
+  run(executor, 10s);
+  before = job.units_done;
+  run(executor, 10s);
+  EXPECT_GT(job.units_done - before, 100) << "the burst does not end";
+}
+
+TEST_F(GoalTest, AnInterruptEndsTrainingAfterTheUnit) {
+  TimedJob job(clock_, 3ms, kPlenty);
+  Executor executor(&rollout_, goal_options(0.75), &clock_);
+  executor.add(job);
+  std::atomic<bool> interrupt = true;
+  static_cast<void>(executor.iterate(&interrupt));
+  EXPECT_EQ(job.units_done, 1);
+  interrupt = false;
+  static_cast<void>(executor.iterate(&interrupt));
+  EXPECT_GE(job.units_done, 1 + Executor::kTrainingTurn / 3ms);
+}
+
+TEST_F(GoalTest, PromptsAreCutToTheGoalBesideSequencesThatDecode) {
+  Executor executor(&rollout_, goal_options(0.75), &clock_);
+  rollout_.work = 200;
+  rollout_.prefills = true;
+  run(executor, 1s);  // 100 tokens in 20 ms
+  rollout_.prefills = false;
+  run(executor, 1s);
+  static_cast<void>(executor.iterate());
+  EXPECT_LT(rollout_.last_budget.prefill_tokens, 1000);
+  EXPECT_GE(rollout_.last_budget.prefill_tokens, IterationTimes::kMinPrefill);
+}
+
+TEST_F(GoalTest, AFailureNamesItsJobAndLeavesTheOthersRunning) {
+  TimedJob good(clock_, 2ms, kPlenty);
+  TimedJob bad(clock_, 2ms, kPlenty);
+  bad.fails_at = 1;
+  Executor executor(&rollout_, goal_options(0.75), &clock_);
+  executor.add(good);
+  executor.add(bad);
+  Iteration iteration;
+  for (int i = 0; i < 100 && !iteration.failed_job.has_value(); ++i) {
+    iteration = executor.iterate();
+  }
+  ASSERT_TRUE(iteration.failed_job.has_value());
+  EXPECT_EQ(iteration.failed_job->job, &bad);
+  executor.remove(bad);
+  const std::int64_t before = good.units_done;
+  run(executor, 100ms);
+  EXPECT_GE(good.units_done - before, 50);
+}
+
+TEST_F(GoalTest, AJobThatWaitsForPagesLetsAnotherRun) {
+  TimedJob one(clock_, 2ms, kPlenty);
+  TimedJob two(clock_, 2ms, kPlenty);
+  one.waits = true;
+  Executor executor(&rollout_, goal_options(0.75), &clock_);
+  executor.add(one);
+  executor.add(two);
+  run(executor, 100ms);
+  EXPECT_GE(two.units_done, 50);
+}
+
+}  // namespace
+}  // namespace tidemill::engines
