@@ -38,6 +38,9 @@ void describe(Schema<ServerOptions>& s) {
           "Time to complete responses after a signal to stop.")
       .range(0, 86400)
       .unit("seconds");
+  s.field("checkpoints", &ServerOptions::checkpoints,
+          "Folder for the checkpoints of clients that train adapters with Tinker's API, which the "
+          "server makes. Without it, the server has no such API.");
 }
 
 void describe(Schema<ServeOptions>& s) {

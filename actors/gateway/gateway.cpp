@@ -25,6 +25,7 @@
 #include "actors/gateway/openai/model_list.hpp"
 #include "actors/gateway/openai/response_builder.hpp"
 #include "actors/gateway/spawn.hpp"
+#include "actors/tinker/routes.hpp"
 #include "base/random.hpp"
 #include "base/text/quote.hpp"
 
@@ -449,6 +450,17 @@ void on_parsed(Self self, ExchangeId id) {
   }
 }
 
+// Passes a request of Tinker's API on. Its exchange is no longer the gateway's.
+void pass_on(Self self, HttpRequest& request, std::string_view path) {
+  if (const auto refused =
+          check_any_scope(request, self->state.deps.access, tinker::scopes_of(path))) {
+    fail(self, request.exchange, *refused);
+    return;
+  }
+  self->state.exchanges.erase(request.exchange);
+  self->send(self->state.deps.tinker, atom::request_v, std::move(request));
+}
+
 void on_request(Self self, HttpRequest& request) {
   auto& state = self->state;
   const ExchangeId id = request.exchange;
@@ -462,6 +474,10 @@ void on_request(Self self, HttpRequest& request) {
     return;
   }
   const std::string_view path = target_path(request.target);
+  if (state.deps.tinker && tinker::is_tinker_path(path)) {
+    pass_on(self, request, path);
+    return;
+  }
   const auto route = std::find_if(kPostRoutes.begin(), kPostRoutes.end(),
                                   [&](const PostRoute& one) { return one.path == path; });
   const bool is_get = is_get_path(path);
@@ -495,11 +511,19 @@ GatewayActor::behavior_type gateway(Self self, GatewayDeps deps) {
   return {
       [self](atom::tokens, const TokenBatch& batch) { on_tokens(self, batch); },
       [self](atom::request, HttpRequest& request) { on_request(self, request); },
-      [self](atom::closed, std::uint64_t exchange) { end_exchange(self, exchange); },
+      [self](atom::closed, std::uint64_t exchange) {
+        end_exchange(self, exchange);
+        if (self->state.deps.tinker) {
+          self->send(self->state.deps.tinker, atom::closed_v, exchange);
+        }
+      },
       [self](atom::worked, std::uint64_t exchange) { on_parsed(self, exchange); },
       [self](atom::drain) {
         self->state.draining = true;
         self->state.deps.http->stop_accepting();
+        if (self->state.deps.tinker) {
+          self->send(self->state.deps.tinker, atom::drain_v);
+        }
       },
       [self](atom::stop) {
         fail_all(self, {503, "the server has stopped"});

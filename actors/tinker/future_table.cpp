@@ -110,11 +110,10 @@ void FutureTable::drop_owner(const std::string& owner) {
   }
 }
 
-void FutureTable::tick(TimePoint now) {
-  std::vector<std::string> over;
+void FutureTable::end_waits(TimePoint time) {
   for (auto& [id, future] : futures_) {
     for (auto it = future.waiting.begin(); it != future.waiting.end();) {
-      if (it->second > now) {
+      if (it->second > time) {
         ++it;
         continue;
       }
@@ -127,6 +126,12 @@ void FutureTable::tick(TimePoint now) {
       again.status = 408;
       respond_(exchange, std::move(again));
     }
+  }
+}
+
+void FutureTable::drop_old(TimePoint now) {
+  std::vector<std::string> over;
+  for (const auto& [id, future] : futures_) {
     if (future.ready && future.drop_at <= now) {
       over.push_back(id);
     }

@@ -68,8 +68,10 @@ public:
   void forget(ExchangeId exchange);
   /// Drops the futures of a session. Exchanges that wait for them get 410.
   void drop_owner(const std::string& owner);
-  /// Ends waits whose time is over, and drops results that are kept no longer.
-  void tick(TimePoint now);
+  /// Ends the waits that last until `time` at most.
+  void end_waits(TimePoint time);
+  /// Drops results that are kept no longer.
+  void drop_old(TimePoint now);
 
   /// Returns the bytes of all results.
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }

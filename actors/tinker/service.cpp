@@ -55,18 +55,25 @@ void Service::forget(ExchangeId exchange) {
   std::erase_if(polls_, [&](const Poll& poll) { return poll.exchange == exchange; });
 }
 
-void Service::tick() {
-  const TimePoint now = deps_.now();
-  futures_.tick(now);
-  for (auto it = polls_.begin(); it != polls_.end();) {
-    if (it->until > now) {
-      ++it;
+void Service::end_polls_before(TimePoint time) {
+  futures_.end_waits(time);
+  for (const Poll& poll : std::exchange(polls_, {})) {
+    if (poll.until > time) {
+      polls_.push_back(poll);
       continue;
     }
-    const Poll poll = *it;
-    it = polls_.erase(it);
     respond(poll.exchange, Json::Object{{"completions", Json::Array()}, {"cursor", poll.previous}});
   }
+}
+
+void Service::end_polls() {
+  end_polls_before(TimePoint::max());
+}
+
+void Service::tick() {
+  const TimePoint now = deps_.now();
+  end_polls_before(now);
+  futures_.drop_old(now);
   std::vector<std::string> silent;
   for (const auto& [id, session] : sessions_) {
     if (now - session.last_heartbeat > deps_.limits.session_time) {

@@ -55,10 +55,10 @@ struct ServedBase {
   std::int64_t max_positions = 0;
 };
 
-/// What a service needs. Pointers are borrowed.
+/// What a service needs.
 struct ServiceDeps {
-  TuningBackend* backend = nullptr;
-  CheckpointStore* store = nullptr;
+  TuningBackend* backend = nullptr;        // borrowed
+  std::shared_ptr<CheckpointStore> store;  // shared with the work at the port
   /// Runs `work` at a port, and then `done` on the caller's thread, not within this call.
   std::function<void(std::function<void()> work, std::function<void()> done)> run_work;
   std::function<void(ExchangeId, HttpResponse)> respond;
@@ -169,6 +169,8 @@ public:
   void forget(ExchangeId exchange);
   /// Ends what is past its deadline. Call it about once a second.
   void tick();
+  /// Responds to all exchanges that wait for a result. Their clients ask again.
+  void end_polls();
 
 private:
   using Op = std::variant<ForwardCall, OptimStepCall, SaveWeights, LoadWeights, RefusedCall>;
@@ -269,6 +271,7 @@ private:
   void fail(ExchangeId exchange, const Status& status);
   [[nodiscard]] std::string new_id();
   void end_session(const std::string& id);
+  void end_polls_before(TimePoint time);
   /// Returns a session, or responds with an error and returns null.
   Session* find_session(ExchangeId exchange, const std::string& id);
 
@@ -300,6 +303,8 @@ private:
   void on_published(const std::string& name, const Status& status);
   void unload_idle();
   void release_adapter(const std::string& name);
+  /// Has the next sampler that uses a checkpoint read it again.
+  void forget_published(const CheckpointPath& path);
   void generate(const std::string& request_id);
   void on_sample(const std::string& request_id, std::size_t index,
                  Result<engines::RolloutResult> result);

@@ -132,6 +132,7 @@ void Service::store_checkpoint(CheckpointInfo info, JobState state,
       [this, work, done = std::move(done)] {
         if (work->status.ok()) {
           checkpoints_[work->info.path] = work->info;
+          forget_published(work->info.path);
         }
         done(work->status);
       });
@@ -147,6 +148,7 @@ void Service::read_checkpoint(const CheckpointPath& path, bool with_optimizer,
 
 void Service::remove_checkpoint(const CheckpointPath& path, std::function<void(Status)> done) {
   checkpoints_.erase(path);
+  forget_published(path);
   const auto status = std::make_shared<Status>();
   deps_.run_work([store = deps_.store, path, status] { *status = store->remove(path); },
                  [status, done = std::move(done)] { done(*status); });

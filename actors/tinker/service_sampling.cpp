@@ -235,6 +235,14 @@ void Service::release_adapter(const std::string& name) {
   }
 }
 
+void Service::forget_published(const CheckpointPath& path) {
+  const auto found = adapters_.find(to_text(path));
+  if (found != adapters_.end() && found->second.state == Adapter::State::kPublished) {
+    found->second.state = Adapter::State::kUnloaded;  // requests that run keep the old weights
+    deps_.backend->unpublish(found->first);
+  }
+}
+
 // -- samples --------------------------------------------------------------------------------------
 
 void Service::on(ExchangeId exchange, SampleCall& call) {

@@ -18,6 +18,7 @@
 #include "workflows/memory_plan.hpp"
 #include "workflows/model_run.hpp"
 #include "workflows/process_limits.hpp"
+#include "workflows/serve/tuning.hpp"
 
 namespace tidemill::workflows {
 namespace {
@@ -103,6 +104,7 @@ engines::RuntimeOptions runtime_options(const ServeOptions& options,
   runtime.kv_bytes = cache_bytes(options, files.config);
   runtime.max_running = options.serve.max_running;
   runtime.adapter_bytes = options.serve.adapter_bytes;
+  runtime.trains_adapters = options.serve.checkpoints.has_value();
   runtime.clock = &clock;
   runtime.token_text = [tokenizer = std::move(tokenizer)](std::int32_t id) {
     return std::string(tokenizer.token_bytes(id));
@@ -251,6 +253,8 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
                           runtime_options(options, opened.files, run.clock, model->tokenizer),
                           run));
   const std::shared_ptr<engines::ModelRuntime> shared = std::move(runtime);
+  TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<Tuning> tuning,
+                            open_tuning(options, opened.files));
   actors::DeviceDeps device;
   device.runtime = shared;
   device.rollout = &shared->rollout();
@@ -259,12 +263,19 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
   device.open_adapter = [config = opened.files.config](const actors::AdapterRequest& request) {
     return open_requested_adapter(request, config);
   };
+  device.clock = &run.clock;
+  device.open_job = [shared](const engines::JobOptions& job) { return shared->open_job(job); };
   const actors::DeviceActor device_actor = actors::spawn_device(run.system, std::move(device));
+  if (tuning != nullptr) {
+    start_tuning(*tuning, options, opened.files,
+                 {http.get(), parse_port.get(), device_actor, model}, run);
+  }
 
   actors::GatewayDeps deps;
   deps.http = http.get();
   deps.device = caf::actor_cast<actors::StreamingActor>(device_actor);
   deps.model = model;
+  deps.tinker = tuning != nullptr ? tuning->actor : actors::TinkerActor();
   deps.parse_port = parse_port.get();
   deps.clock = &run.clock;
   deps.access = access;
@@ -293,6 +304,9 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
   }
   // Both are linked, and both are awaited.
   end_actor(run.system, gateway);
+  if (tuning != nullptr) {
+    end_actor(run.system, tuning->actor);
+  }
   end_actor(run.system, device_actor);
   return status;
 }

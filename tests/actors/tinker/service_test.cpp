@@ -32,7 +32,7 @@ protected:
   void start() {
     tinker::ServiceDeps deps;
     deps.backend = &backend_;
-    deps.store = &store_;
+    deps.store = {&store_, [](tinker::CheckpointStore* /*store*/) {}};
     deps.run_work = [this](const std::function<void()>& work, std::function<void()> done) {
       work();
       backend_.later(std::move(done));
