@@ -25,6 +25,7 @@
 #include "workflows/extensions.hpp"
 #include "workflows/memory_plan.hpp"
 #include "workflows/run_options.hpp"
+#include "workflows/shared_job.hpp"
 #include "workflows/train_options.hpp"
 
 namespace tidemill::workflows {
@@ -68,6 +69,8 @@ struct RunEnvironment {
   std::shared_ptr<const HeldDirectory> held_directory = nullptr;
   /// The record files of the last commit, if they have been read already.
   std::shared_ptr<storage::CheckedRecords> checked_records = nullptr;
+  /// A device over whose base the run trains an adapter. If absent, the run opens its own.
+  std::optional<SharedDevice> shared_device = std::nullopt;
 };
 
 /// A model to train, and the adapter to train over it, if any.

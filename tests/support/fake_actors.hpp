@@ -230,10 +230,8 @@ inline actors::DeviceActor spawn_fake_device(caf::actor_system& system,
               return no_jobs();
             },
             [](atom::close, JobId) {},
-            [](atom::pass, JobId,
-               const std::shared_ptr<const PassRequest>&) -> caf::result<PassOutcome> {
-              return no_jobs();
-            },
+            [](atom::pass, JobId, const std::shared_ptr<const PassRequest>&)
+                -> caf::result<PassOutcome> { return no_jobs(); },
             [](atom::step, JobId, const std::shared_ptr<const engines::OptimStep>&)
                 -> caf::result<engines::UpdateReport> { return no_jobs(); },
             [](atom::save, JobId, PolicyVersion) -> caf::result<engines::Snapshot> {

@@ -40,7 +40,7 @@ Incarnation compose(caf::actor_system& system, const RlPlan& plan, const RunOrig
   const ServingDevices serving =
       start_serving_devices(system, plan.rollout, engines->serving_devices, engines);
   RunParts parts;
-  parts.core = {state.device.core};
+  parts.core = state.device.core;
   parts.core.insert(parts.core.end(), serving.core.begin(), serving.core.end());
   const OwnerHandles owner = start_owner(
       system, plan.owner, {serving.devices, std::move(run_listener)}, origin, std::move(state));

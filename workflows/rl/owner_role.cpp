@@ -104,13 +104,21 @@ WorkerFactory advantage_workers(caf::actor_system& system, const OwnerRoleOption
 TrainingDevice start_training_device(caf::actor_system& system, const OwnerRoleOptions& options,
                                      const TrainingEngines& engines,
                                      const std::shared_ptr<void>& runtime) {
+  const std::string name = "device";
+  if (engines.shared != nullptr) {
+    const ServingActor serving = engines.shared->start_serving(system);
+    const TrainingActor training = engines.shared->start_training(system);
+    return {{name, serving},
+            training,
+            {{name, caf::actor_cast<caf::actor>(serving)},
+             {"training", caf::actor_cast<caf::actor>(training)}}};
+  }
   DeviceDeps deps = serving_deps(engines.serving, runtime, options.device_port);
   deps.train = engines.train;
   deps.make_loss = options.make_loss;
   deps.executor = options.executor;
   const DeviceActor device = spawn_device(system, std::move(deps));
-  const std::string name = "device";
-  return {{name, device}, device, {name, caf::actor_cast<caf::actor>(device)}};
+  return {{name, device}, device, {{name, caf::actor_cast<caf::actor>(device)}}};
 }
 
 OwnerHandles start_owner(caf::actor_system& system, const OwnerRoleOptions& options,

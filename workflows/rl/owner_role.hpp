@@ -25,6 +25,7 @@
 #include "workflows/rl/reward_role.hpp"
 #include "workflows/rl/role_devices.hpp"
 #include "workflows/rl/worker_factory.hpp"
+#include "workflows/shared_job.hpp"
 
 namespace tidemill::workflows {
 
@@ -59,9 +60,11 @@ struct OwnerRoleOptions {
   actors::WorkPort* eval_port = nullptr;
 };
 
-/// What a model's runtime offers to the device that trains. The runtime outlives the device.
+/// What the device that trains works with: a model's runtime, or a job on the device of a server.
+/// Both outlive the device.
 struct TrainingEngines {
-  ServingEngines serving;  // the device serves, too
+  const SharedJob* shared = nullptr;  // if set, the other fields are not used
+  ServingEngines serving;             // the device serves, too
   engines::TrainingJob* train = nullptr;
 };
 
@@ -69,7 +72,7 @@ struct TrainingEngines {
 struct TrainingDevice {
   actors::ServingDevice serving;
   actors::TrainingActor training;
-  actors::CorePart core;  // the same device, for the supervisor
+  std::vector<actors::CorePart> core;  // the same device, for the supervisor
 };
 
 /// What one incarnation of the owner starts from.

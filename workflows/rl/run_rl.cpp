@@ -147,12 +147,10 @@ std::string first_work(const RlOptions& options) {
          std::to_string(options.rollout.max_new_tokens) + " tokens each";
 }
 
-Result<std::shared_ptr<RlEngines>> open_engines(const RlOptions& options, const RlRun& opened,
-                                                const RunEnvironment& run,
-                                                const actors::RunOrigin& origin) {
-  log_loading(options.model, run);
-  engines::RuntimeOptions wanted = rl_runtime_options(options, opened.model, opened.steps);
-  apply(opened.plans.maximum.budgets, wanted);
+// Opens a runtime for the run alone.
+Status open_own_engines(const RlRun& opened, const RunEnvironment& run,
+                        const actors::RunOrigin& origin, engines::RuntimeOptions wanted,
+                        RlEngines& engines) {
   // Keeps either all rows of a step or none.
   wanted.generated_bytes = opened.plans.expected.engine.generated_bytes > 0
                                ? opened.plans.maximum.engine.generated_bytes
@@ -165,20 +163,49 @@ Result<std::shared_ptr<RlEngines>> open_engines(const RlOptions& options, const 
     return with_limits(opening.status());
   }
   OpenedRuntime runtime = std::move(opening).value();
-  auto engines = std::make_shared<RlEngines>();
-  ServingEngines& serving = engines->training.serving;
+  ServingEngines& serving = engines.training.serving;
   serving.rollout = &runtime.runtime->rollout();
   serving.adapters = &runtime.runtime->adapters();
   serving.open_adapter = [&config =
                               opened.model.files.config](const actors::AdapterRequest& request) {
     return open_requested_adapter(request, config);
   };
-  engines->training.train = runtime.runtime->policy_job();
-  engines->owner.weights = std::move(runtime.weights);
-  const std::shared_ptr<engines::ModelRuntime> device = std::move(runtime.runtime);
-  engines->runtime = device;
+  engines.training.train = runtime.runtime->policy_job();
+  engines.owner.weights = std::move(runtime.weights);
+  log_device(*runtime.runtime, run);
+  engines.runtime = std::shared_ptr<engines::ModelRuntime>(std::move(runtime.runtime));
+  return {};
+}
+
+// Opens a job on the device of a server.
+Status open_shared_job(const RlOptions& options, const RlRun& opened, const RunEnvironment& run,
+                       const actors::RunOrigin& origin, const engines::RuntimeOptions& wanted,
+                       RlEngines& engines) {
+  const std::int64_t longest = longest_sequence(
+      options, std::max(opened.prompt_lengths.longest(), opened.eval_lengths.longest()));
+  TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<SharedJob> job,
+                            SharedJob::open(run.system, *run.shared_device,
+                                            {opened.model.files.config, wanted, longest,
+                                             actors::make_policy_loss(loss_options(options))},
+                                            origin));
+  engines.owner.weights = std::move(job->weights);
+  engines.training.shared = job.get();
+  engines.runtime = std::shared_ptr<SharedJob>(std::move(job));
+  return {};
+}
+
+Result<std::shared_ptr<RlEngines>> open_engines(const RlOptions& options, const RlRun& opened,
+                                                const RunEnvironment& run,
+                                                const actors::RunOrigin& origin) {
+  log_loading(options.model, run);
+  engines::RuntimeOptions wanted = rl_runtime_options(options, opened.model, opened.steps);
+  apply(opened.plans.maximum.budgets, wanted);
+  auto engines = std::make_shared<RlEngines>();
+  TIDEMILL_RETURN_IF_ERROR(
+      run.shared_device.has_value()
+          ? open_shared_job(options, opened, run, origin, wanted, *engines)
+          : open_own_engines(opened, run, origin, std::move(wanted), *engines));
   TIDEMILL_ASSIGN_OR_RETURN(engines->owner.records, open_records(run, origin, options.run.record));
-  log_device(*device, run);
   log_memory_plans(opened.plans, run);
   if (run.on_begin) {
     run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config),

@@ -18,10 +18,15 @@
 namespace tidemill::workflows {
 namespace {
 
-// The engines and record files of one incarnation.
+// The engines and record files of one incarnation. One of `opened` and `shared` is set.
 struct SftEngines {
   OpenedRuntime opened;
+  std::unique_ptr<SharedJob> shared;
   std::shared_ptr<actors::RecordFiles> records;
+
+  [[nodiscard]] engines::Snapshot& weights() {
+    return shared != nullptr ? shared->weights : opened.weights;
+  }
 };
 
 // Published weights are held for the last step and for the next one.
@@ -214,13 +219,21 @@ Result<std::shared_ptr<void>> prepare(const SftOptions& options, const SftRun& o
       runtime_options(opened.model, options.model, options.train.common,
                       static_cast<std::int64_t>(opened.steps), options.run.device);
   apply(opened.plans.maximum.budgets, runtime);
-  auto opening = open_runtime_at(opened.model, runtime, origin);
-  if (!opening.ok()) {
-    return with_limits(opening.status());
+  if (run.shared_device.has_value()) {
+    const std::int64_t longest = std::max(opened.lengths.longest(), opened.eval_lengths.longest());
+    TIDEMILL_ASSIGN_OR_RETURN(engines->shared, SharedJob::open(run.system, *run.shared_device,
+                                                               {opened.model.files.config, runtime,
+                                                                longest, actors::make_sft_loss()},
+                                                               origin));
+  } else {
+    auto opening = open_runtime_at(opened.model, runtime, origin);
+    if (!opening.ok()) {
+      return with_limits(opening.status());
+    }
+    engines->opened = std::move(opening).value();
+    log_device(*engines->opened.runtime, run);
   }
-  engines->opened = std::move(opening).value();
   TIDEMILL_ASSIGN_OR_RETURN(engines->records, open_records(run, origin, options.run.record));
-  log_device(*engines->opened.runtime, run);
   log_memory_plans(opened.plans, run);
   if (run.on_begin) {
     run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config),
@@ -228,16 +241,19 @@ Result<std::shared_ptr<void>> prepare(const SftOptions& options, const SftRun& o
   }
   const std::int64_t sequences = options.train.sequences_per_step;
   log_first_step(
-      engines->opened.weights.version.step + 1, opened.steps,
+      engines->weights().version.step + 1, opened.steps,
       "training on " + std::to_string(sequences) + (sequences == 1 ? " sequence" : " sequences"),
       run);
   return std::shared_ptr<void>(std::move(engines));
 }
 
-actors::RunParts compose(const SftOptions& options, const SftRun& opened, const RunEnvironment& run,
-                         const actors::RunOrigin& origin,
-                         const std::shared_ptr<SftEngines>& engines,
-                         const actors::RunListenerActor& listener) {
+// Starts what the trainer trains with.
+actors::TrainingActor start_training(const SftOptions& options, const SftRun& opened,
+                                     const RunEnvironment& run,
+                                     const std::shared_ptr<SftEngines>& engines) {
+  if (engines->shared != nullptr) {
+    return engines->shared->start_training(run.system);
+  }
   actors::DeviceDeps device;
   device.runtime = engines;
   device.rollout = &engines->opened.runtime->rollout();
@@ -245,13 +261,20 @@ actors::RunParts compose(const SftOptions& options, const SftRun& opened, const 
   device.make_loss = actors::make_sft_loss();
   device.port = opened.device_port.get();
   device.executor.train_tokens = options.train.common.micro_batch_tokens;
+  return actors::spawn_device(run.system, std::move(device));
+}
+
+actors::RunParts compose(const SftOptions& options, const SftRun& opened, const RunEnvironment& run,
+                         const actors::RunOrigin& origin,
+                         const std::shared_ptr<SftEngines>& engines,
+                         const actors::RunListenerActor& listener) {
   actors::SupervisedDeps deps = supervised_deps(options, opened.steps);
   deps.eval_sequences = opened.eval_sequences;
   if (origin.commit.has_value()) {
     deps.best = origin.commit->best;
     deps.evaluated_step = origin.commit->evaluated_step;
   }
-  deps.training = actors::spawn_device(run.system, std::move(device));
+  deps.training = start_training(options, opened, run, engines);
   deps.recorder = actors::spawn_recorder(
       run.system,
       {engines->records, origin.commit.has_value() ? origin.commit->records : actors::RecordMarks{},
@@ -261,7 +284,7 @@ actors::RunParts compose(const SftOptions& options, const SftRun& opened, const 
   deps.commits = run.commits;
   deps.read_port = opened.read_port.get();
   deps.commit_port = opened.commit_port.get();
-  deps.weights = std::exchange(engines->opened.weights, {});  // only the trainer holds them
+  deps.weights = std::exchange(engines->weights(), {});  // only the trainer holds them
   actors::RunParts parts;
   parts.core = {{"device", caf::actor_cast<caf::actor>(deps.training)},
                 {"recorder", caf::actor_cast<caf::actor>(deps.recorder)}};

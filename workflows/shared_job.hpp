@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs that train an adapter on the device of a server, instead of opening a device of their own.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "actors/device/job_views.hpp"
+#include "actors/supervisor/spawn.hpp"
+#include "base/result.hpp"
+#include "engines/runtime/model_runtime.hpp"
+
+namespace tidemill::workflows {
+
+/// A device that serves a base model, and how one run uses it.
+struct SharedDevice {
+  actors::DeviceActor device;
+  /// Numbers the jobs of the device from 1 on. Shared by all runs.
+  std::shared_ptr<std::atomic<std::uint64_t>> last_job;
+  std::string public_name;          // as in `actors::JobView`
+  std::uint64_t publish_every = 0;  // as in `actors::JobView`
+  double weight = 1.0;              // as in `actors::JobOpening`
+  /// The most positions of the cache that the run may reserve.
+  std::int64_t max_cache_tokens = 0;
+};
+
+/// What a run trains on a shared device.
+struct SharedJobOptions {
+  const engines::ModelConfig& model;
+  /// Of these, those that `engines::JobOptions` has as well apply. `kv_bytes` is the cache that the
+  /// run would have if it had its own device: so much of it as is allowed is reserved.
+  engines::RuntimeOptions runtime;
+  std::int64_t longest_tokens = 0;  // of its sequences
+  actors::LossFactory make_loss;
+};
+
+/// A job on a shared device, for one incarnation of a run. The destructor closes the job.
+class SharedJob {
+public:
+  /// Opens a job and restores it to `origin`. Blocks until the device has replied.
+  /// Errors: those of `actors::JobsActor`; `kInvalidArgument` if the sequences are too long for the
+  /// cache that may be reserved, or if the commit was made from another model; `kTimeout`.
+  [[nodiscard]] static Result<std::unique_ptr<SharedJob>> open(caf::actor_system& system,
+                                                               const SharedDevice& shared,
+                                                               const SharedJobOptions& options,
+                                                               const actors::RunOrigin& origin);
+  SharedJob(const SharedJob&) = delete;
+  SharedJob& operator=(const SharedJob&) = delete;
+  ~SharedJob();
+
+  /// The weights at the origin. Their version carries its incarnation.
+  engines::Snapshot weights;
+
+  /// Spawn the job's views. They must end before the job is destroyed.
+  [[nodiscard]] actors::TrainingActor start_training(caf::actor_system& system) const;
+  [[nodiscard]] actors::ServingActor start_serving(caf::actor_system& system) const;
+
+private:
+  explicit SharedJob(actors::JobView view) : view_(std::move(view)) {}
+
+  actors::JobView view_;
+};
+
+}  // namespace tidemill::workflows
