@@ -33,9 +33,10 @@ def ids_of(text: str) -> list[int]:
     return list(text.encode())
 
 
-def datum(prompt: str, response: str, **inputs: list[float]) -> types.Datum:
+def datum(prompt: str, response: str | list[int], **inputs: list[float]) -> types.Datum:
     """Makes a datum of a prompt and a response; by default for cross_entropy on the response."""
-    tokens = ids_of(prompt + response)
+    response = ids_of(response) if isinstance(response, str) else response
+    tokens = ids_of(prompt) + response
     start = len(prompt) - 1
     inputs = inputs or {"weights": [1.0] * len(response)}
     return types.Datum(
@@ -77,7 +78,7 @@ class TinkerClientTest(unittest.TestCase):
         losses = []
         for _ in range(steps):
             passed = client.forward_backward(batch(), "cross_entropy")
-            stepped = client.optim_step(types.AdamParams(learning_rate=5e-3))
+            stepped = client.optim_step(types.AdamParams(learning_rate=1e-3))
             losses.append(passed.result().metrics["loss:sum"])
             self.assertGreater(stepped.result().metrics["grad_norm"], 0.0)
         return losses
@@ -183,10 +184,7 @@ class TinkerClientTest(unittest.TestCase):
             prompt = f"{a}+{b}="
             one = sampler.sample(types.ModelInput.from_ints(ids_of(prompt)), 1,
                                  types.SamplingParams(max_tokens=4, seed=i)).result().sequences[0]
-            response = bytes(min(token, 255) for token in one.tokens).decode("latin1")
-            if max(one.tokens) < 128:
-                data.append((prompt, response, one.logprobs, 1.0 if i % 2 else -0.5))
-        self.assertGreater(len(data), 0)
+            data.append((prompt, one.tokens, one.logprobs, 1.0 if i % 2 else -0.5))
         total = sum(advantage * len(response) for _, response, _, advantage in data)
         make = lambda **more: [datum(prompt, response, logprobs=logprobs,
                                      advantages=[advantage] * len(response),
