@@ -19,49 +19,56 @@
 #include "actors/trainer/messages.hpp"
 #include "base/ids.hpp"
 #include "engines/reward_engine.hpp"
+#include "storage/jobs/job_record.hpp"
 
 /// Calls `X(namespace, type)` for each message type.
-#define TIDEMILL_MESSAGE_TYPES(X)        \
-  X(tidemill, SampleId)                  \
-  X(tidemill, JobId)                     \
-  X(tidemill, PolicyVersion)             \
-  X(tidemill::engines, RewardRequest)    \
-  X(tidemill::engines, RewardResult)     \
-  X(tidemill::engines, RolloutRequest)   \
-  X(tidemill::engines, RolloutResult)    \
-  X(tidemill::engines, Snapshot)         \
-  X(tidemill::engines, UpdateReport)     \
-  X(tidemill::storage, SlotChanges)      \
-  X(tidemill::storage, Settlement)       \
-  X(tidemill::storage, RecordMarks)      \
-  X(tidemill::actors, TrainRequest)      \
-  X(tidemill::actors, TrainOutcome)      \
-  X(tidemill::actors, PassOutcome)       \
-  X(tidemill::actors, OptimizerState)    \
-  X(tidemill::actors, TrainingState)     \
-  X(tidemill::actors, AdapterRequest)    \
-  X(tidemill::actors, AdapterList)       \
-  X(tidemill::actors, QuarantinedDevice) \
-  X(tidemill::actors, NewGroup)          \
-  X(tidemill::actors, LeaseRequest)      \
-  X(tidemill::actors, LeaseReply)        \
-  X(tidemill::actors, AckRequest)        \
-  X(tidemill::actors, LeaseUpdate)       \
-  X(tidemill::actors, GroupVerdict)      \
-  X(tidemill::actors, StreamCapture)     \
-  X(tidemill::actors, StreamStatus)      \
-  X(tidemill::actors, AdmissionRequest)  \
-  X(tidemill::actors, Admission)         \
-  X(tidemill::actors, KeeperStatus)      \
-  X(tidemill::actors, DeviceStatus)      \
-  X(tidemill::actors, DeviceJoin)        \
-  X(tidemill::actors, StepRecord)        \
-  X(tidemill::actors, EvalReport)        \
-  X(tidemill::actors, WorkerStatus)      \
-  X(tidemill::actors, WorkerList)        \
-  X(tidemill::actors, RunSummary)        \
-  X(tidemill::actors, TokenBatch)        \
-  X(tidemill::actors, DeviceUsage)       \
+#define TIDEMILL_MESSAGE_TYPES(X)         \
+  X(tidemill, SampleId)                   \
+  X(tidemill, JobId)                      \
+  X(tidemill, PolicyVersion)              \
+  X(tidemill::engines, RewardRequest)     \
+  X(tidemill::engines, RewardResult)      \
+  X(tidemill::engines, RolloutRequest)    \
+  X(tidemill::engines, RolloutResult)     \
+  X(tidemill::engines, Snapshot)          \
+  X(tidemill::engines, UpdateReport)      \
+  X(tidemill::storage, SlotChanges)       \
+  X(tidemill::storage, Settlement)        \
+  X(tidemill::storage, RecordMarks)       \
+  X(tidemill::storage, JobSpec)           \
+  X(tidemill::storage, JobRecord)         \
+  X(tidemill::storage, PageQuery)         \
+  X(tidemill::storage, JobPage)           \
+  X(tidemill::storage, JobEventPage)      \
+  X(tidemill::storage, JobCheckpointPage) \
+  X(tidemill::actors, TrainRequest)       \
+  X(tidemill::actors, TrainOutcome)       \
+  X(tidemill::actors, PassOutcome)        \
+  X(tidemill::actors, OptimizerState)     \
+  X(tidemill::actors, TrainingState)      \
+  X(tidemill::actors, AdapterRequest)     \
+  X(tidemill::actors, AdapterList)        \
+  X(tidemill::actors, QuarantinedDevice)  \
+  X(tidemill::actors, NewGroup)           \
+  X(tidemill::actors, LeaseRequest)       \
+  X(tidemill::actors, LeaseReply)         \
+  X(tidemill::actors, AckRequest)         \
+  X(tidemill::actors, LeaseUpdate)        \
+  X(tidemill::actors, GroupVerdict)       \
+  X(tidemill::actors, StreamCapture)      \
+  X(tidemill::actors, StreamStatus)       \
+  X(tidemill::actors, AdmissionRequest)   \
+  X(tidemill::actors, Admission)          \
+  X(tidemill::actors, KeeperStatus)       \
+  X(tidemill::actors, DeviceStatus)       \
+  X(tidemill::actors, DeviceJoin)         \
+  X(tidemill::actors, StepRecord)         \
+  X(tidemill::actors, EvalReport)         \
+  X(tidemill::actors, WorkerStatus)       \
+  X(tidemill::actors, WorkerList)         \
+  X(tidemill::actors, RunSummary)         \
+  X(tidemill::actors, TokenBatch)         \
+  X(tidemill::actors, DeviceUsage)        \
   X(tidemill::actors, HttpRequest)
 
 CAF_BEGIN_TYPE_ID_BLOCK(tidemill_types, caf::first_custom_type_id)

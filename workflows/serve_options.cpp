@@ -20,6 +20,10 @@ void describe(Schema<ServerOptions>& s) {
           "File of the keys that requests need, which `tidemill keys` makes. Without it, requests "
           "need none.")
       .also_called({"api_key"});
+  s.field(
+      "jobs_path", &ServerOptions::jobs_path,
+      "Directory of uploaded files, which is made unless it exists. Only one server may use it. "
+      "Without it, the server stores no files.");
   s.field("max_running", &ServerOptions::max_running,
           "Maximum number of responses generated at the same time; others wait.")
       .range(1, 4096)
@@ -38,7 +42,7 @@ void describe(Schema<ServerOptions>& s) {
           "Time to complete responses after a signal to stop.")
       .range(0, 86400)
       .unit("seconds");
-  s.field("checkpoints", &ServerOptions::checkpoints,
+  s.field("checkpoints_path", &ServerOptions::checkpoints_path,
           "Folder for the checkpoints of clients that train adapters with Tinker's API, which the "
           "server makes. Without it, the server has no such API.");
 }

@@ -20,11 +20,12 @@ struct ServerOptions {
   std::optional<std::string> name;       // absent: the last part of model.path
   std::vector<std::string> host_names;   // in addition to `host` and localhost
   std::optional<std::string> keys_file;  // absent: requests need no key
+  std::optional<std::string> jobs_path;  // absent: the server stores no files
   std::int64_t max_running = 64;
   std::optional<std::int64_t> kv_bytes;  // absent: for `max_running` responses, within limits
   std::int64_t adapter_bytes = std::int64_t{256} << 20U;
   std::int64_t drain_seconds = 30;
-  std::optional<std::string> checkpoints;  // absent: nothing can be trained
+  std::optional<std::string> checkpoints_path;  // absent: nothing can be trained
 };
 
 /// All options of a server.

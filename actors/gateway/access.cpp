@@ -100,4 +100,13 @@ std::optional<openai::ApiError> check_any_scope(const HttpRequest& request,
   return refused;
 }
 
+std::size_t max_body_bytes(const HttpRequest& request, const AccessRules& rules,
+                           const BodyLimits& limits) {
+  const bool is_upload = request.method == "POST" && target_path(request.target) == "/v1/files";
+  return is_upload && limits.upload > limits.json &&
+                 !check_key(request, rules, KeyScope::kTune).has_value()
+             ? limits.upload
+             : limits.json;
+}
+
 }  // namespace tidemill::actors

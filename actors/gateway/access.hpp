@@ -48,6 +48,17 @@ struct AccessRules {
 [[nodiscard]] std::optional<openai::ApiError> check_head(const HttpRequest& request,
                                                          const AccessRules& rules);
 
+/// How long bodies may be, in bytes.
+struct BodyLimits {
+  std::size_t json = std::size_t{64} << 20U;
+  std::size_t upload = 0;  // of an upload to /v1/files; 0: the server stores no files
+};
+
+/// Returns how long the body of a request may be, given its head. The limit for uploads holds only
+/// for uploads with a key that permits `tune`.
+[[nodiscard]] std::size_t max_body_bytes(const HttpRequest& request, const AccessRules& rules,
+                                         const BodyLimits& limits);
+
 /// Returns whether a path needs no key.
 [[nodiscard]] bool is_open_path(std::string_view path) noexcept;
 

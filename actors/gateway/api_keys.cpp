@@ -91,8 +91,8 @@ bool ApiKey::permits(KeyScope scope) const noexcept {
   return std::find(scopes.begin(), scopes.end(), scope) != scopes.end();
 }
 
-std::uint64_t random_bits() {
-  TIDEMILL_CHECK(sodium_init() >= 0) << "libsodium has no source of random bytes";
+std::uint64_t unpredictable_bits() {
+  init_sodium();
   std::uint64_t bits = 0;
   randombytes_buf(&bits, sizeof(bits));
   return bits;

@@ -33,8 +33,9 @@ struct ApiKey {
   [[nodiscard]] bool permits(KeyScope scope) const noexcept;
 };
 
-/// Returns 64 random bits that cannot be guessed.
-[[nodiscard]] std::uint64_t random_bits();
+/// Returns 64 random bits that cannot be predicted.
+[[nodiscard]] std::uint64_t unpredictable_bits();
+
 /// Returns a new key: "tm-" and 256 random bits, so that it cannot be guessed from its hash.
 [[nodiscard]] std::string make_api_key();
 /// Returns the hash of a key, as `ApiKey` has it.

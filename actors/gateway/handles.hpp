@@ -21,8 +21,10 @@ using GatewayActor = TokenListenerActor::extend<
     // The connection of an exchange has been closed before the response was complete. Cancels what
     // is generated for it.
     caf::reacts_to<atom::closed, std::uint64_t>,
-    // The port has parsed the request of an exchange.
+    // A port has run the work of an exchange.
     caf::reacts_to<atom::worked, std::uint64_t>,
+    // The HTTP server has sent all parts so far of the body of an exchange (`HttpEvents::on_sent`).
+    caf::reacts_to<atom::sent, std::uint64_t>,
     // Refuses new requests with 503, and goes on with all others.
     caf::reacts_to<atom::drain>,
     // Fails all requests with 503, and ends.

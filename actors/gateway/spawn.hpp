@@ -15,8 +15,10 @@
 #include "actors/gateway/http/http_server.hpp"
 #include "actors/gateway/served_model.hpp"
 #include "actors/tinker/handles.hpp"
+#include "actors/tuning/handles.hpp"
 #include "actors/work/work_port.hpp"
 #include "base/clock.hpp"
+#include "storage/jobs/file_store.hpp"
 
 namespace tidemill::actors {
 
@@ -26,6 +28,12 @@ struct GatewayLimits {
   std::size_t max_choices = 2048;
   /// Bytes of the bodies of all requests without a complete response. Further requests get 429.
   std::size_t max_pending_body_bytes = std::size_t{256} << 20U;
+  /// Bytes of one upload, with the form around its file. `max_body_bytes` (access.hpp) tells the
+  /// HTTP server.
+  std::size_t max_upload_bytes = (std::size_t{512} << 20U) + (std::size_t{64} << 10U);
+  /// Bytes of all uploads that have not been stored, which do not count above. Further ones get
+  /// 429.
+  std::size_t max_pending_upload_bytes = std::size_t{768} << 20U;
 };
 
 /// Dependencies of a gateway.
@@ -36,7 +44,13 @@ struct GatewayDeps {
   TinkerActor tinker;
   std::shared_ptr<const ServedModel> model;
   WorkPort* parse_port = nullptr;  // parses requests; outlives the gateway
-  const Clock* clock = nullptr;    // outlives the gateway
+  /// Uploaded files, or null: the server then has no `/v1/files`.
+  std::shared_ptr<storage::FileStore> files;
+  WorkPort* file_port =
+      nullptr;  // reads and writes `files`; needed with them; outlives the gateway
+  /// Runs finetuning jobs, or null: the server then has no `/v1/fine_tuning/jobs`.
+  TuningActor tuning;
+  const Clock* clock = nullptr;  // outlives the gateway
   AccessRules access;
   GatewayLimits limits;
   std::function<std::int64_t()> unix_time;  // seconds

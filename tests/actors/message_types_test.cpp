@@ -123,6 +123,30 @@ TIDEMILL_EXAMPLE(TrainOutcome,
 TIDEMILL_EXAMPLE(PassOutcome, {{{-1.0F, -2.0F}}, {{"loss", 0.5}}});
 TIDEMILL_EXAMPLE(engines::UpdateReport, {{{"loss", 0.5}}, 1.5, 0.001, 3});
 TIDEMILL_EXAMPLE(JobId, {5});
+storage::JobSpec some_spec() {
+  return {"base",
+          "file-1",
+          "file-2",
+          "mine",
+          3,
+          {{"a", "b"}},
+          storage::JobMethod::kReinforcement,
+          {1, 2, 0.5, 3, 4},
+          {storage::GraderKind::kStringCheck, "n", storage::StringOperation::kLike, "i", "r", "{}"},
+          "{}"};
+}
+storage::JobRecord some_job() {
+  return {"ftjob-1", 1, 2,  some_spec(), storage::JobState::kFailed, true, {5, 6, 0.25, 7, 8},
+          "tuned",   9, 10, {"file-3"},  {"code", "why", "model"}};
+}
+TIDEMILL_EXAMPLE(storage::JobSpec, (some_spec()));
+TIDEMILL_EXAMPLE(storage::JobRecord, (some_job()));
+TIDEMILL_EXAMPLE(storage::PageQuery, {"ftjob-1", "ftevent-1", 7});
+TIDEMILL_EXAMPLE(storage::JobPage, {{some_job()}, true});
+TIDEMILL_EXAMPLE(storage::JobEventPage, {{{"ftevent-1", 1, storage::EventLevel::kWarn,
+                                           storage::EventType::kMetrics, "m", "{}"}},
+                                         true});
+TIDEMILL_EXAMPLE(storage::JobCheckpointPage, {"ftjob-1", {{"ftckpt-1", 1, 2, "{}", "m"}}, true});
 TIDEMILL_EXAMPLE(OptimizerState, {{{"m", some_tensor()}}});
 TIDEMILL_EXAMPLE(TrainingState, {some_snapshot(), {{{"m", some_tensor()}}}});
 TIDEMILL_EXAMPLE(
@@ -319,7 +343,7 @@ TEST(MessageTypes, EveryRegisteredTypeIsSerializedWithoutLoss) {
   const std::size_t count =
       check_types(system, std::make_integer_sequence<caf::type_id_t, Block::end - Block::begin>{});
   std::cout << "message types checked: " << count << '\n';
-  EXPECT_EQ(count, 41U);  // of actors/type_ids.hpp
+  EXPECT_EQ(count, 47U);  // of actors/type_ids.hpp
 }
 
 // Shows that the counter finds an omitted field.

@@ -2,6 +2,7 @@
 // Fuzzes the bodies of requests to the HTTP API. The first byte chooses the path.
 #include <variant>
 
+#include "actors/gateway/openai/fine_tuning.hpp"
 #include "actors/gateway/openai/generation_call.hpp"
 #include "actors/gateway/openai/model_list.hpp"
 #include "engines/sampling/sampler.hpp"
@@ -57,6 +58,7 @@ void api_request(std::string_view input) {
   switch (path) {
     case 't': check_result(actors::openai::tokenize(body, *model, now)); return;
     case 'd': check_result(actors::openai::detokenize(body, *model)); return;
+    case 'j': check_result(actors::openai::parse_job(body)); return;
     case 'l': check_result(actors::openai::parse_adapter_request(body, true)); return;
     default: break;
   }

@@ -24,7 +24,7 @@ struct Row {
 
 constexpr Row kRows[] = {
     {"adapter_config", adapter_config, 10, 0, 2},
-    {"api_request", api_request, 0, 7, 0},
+    {"api_request", api_request, 0, 9, 0},
     {"chat_template", chat_template, 5, 48, 3},
     {"dataset_rows", dataset_rows, 3, 11, 3},
     {"gguf", gguf, 1, 20, 0},
@@ -36,6 +36,7 @@ constexpr Row kRows[] = {
     {"shard_index", shard_index, 1, 7, 0},
     {"tokenizer", tokenizer, 1, 17, 13},
     {"tokenizer_config", tokenizer_config, 3, 6, 3},
+    {"uploaded_form", uploaded_form, 0, 4, 0},
 };
 
 std::string read(const std::filesystem::path& path) {

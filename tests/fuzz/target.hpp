@@ -68,5 +68,6 @@ void safetensors(std::string_view input);
 void shard_index(std::string_view input);
 void tokenizer(std::string_view input);
 void tokenizer_config(std::string_view input);
+void uploaded_form(std::string_view input);
 
 }  // namespace tidemill::fuzz

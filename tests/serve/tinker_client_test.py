@@ -58,7 +58,7 @@ class TinkerClientTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:
         cls.server = Server(PROGRAM, SOURCE / "examples/models/arithmetic",
-                            "serve.checkpoints=checkpoints")
+                            "serve.checkpoints_path=checkpoints")
         os.environ["TINKER_BASE_URL"] = cls.server.url
         os.environ["TINKER_API_KEY"] = "tml-none"
         cls.service = tinker.ServiceClient(user_metadata={"test": "yes"})
@@ -315,7 +315,7 @@ class RestartTest(unittest.TestCase):
             path = None
             for _ in range(2):
                 with Server(PROGRAM, SOURCE / "examples/models/arithmetic",
-                            f"serve.checkpoints={folder}/checkpoints") as server:
+                            f"serve.checkpoints_path={folder}/checkpoints") as server:
                     service = tinker.ServiceClient(base_url=server.url, api_key="tml-none")
                     if path is None:
                         client = service.create_lora_training_client("arithmetic", rank=2).result()

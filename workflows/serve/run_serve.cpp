@@ -13,12 +13,13 @@
 #include "actors/errors.hpp"
 #include "actors/gateway/http/http_server.hpp"
 #include "actors/gateway/spawn.hpp"
+#include "actors/tuning/stores.hpp"
 #include "base/files/file.hpp"
 #include "engines/runtime/memory_estimate.hpp"
 #include "workflows/memory_plan.hpp"
 #include "workflows/model_run.hpp"
 #include "workflows/process_limits.hpp"
-#include "workflows/serve/tuning.hpp"
+#include "workflows/serve/tinker_server.hpp"
 
 namespace tidemill::workflows {
 namespace {
@@ -104,7 +105,7 @@ engines::RuntimeOptions runtime_options(const ServeOptions& options,
   runtime.kv_bytes = cache_bytes(options, files.config);
   runtime.max_running = options.serve.max_running;
   runtime.adapter_bytes = options.serve.adapter_bytes;
-  runtime.trains_adapters = options.serve.checkpoints.has_value();
+  runtime.trains_adapters = options.serve.checkpoints_path.has_value();
   runtime.clock = &clock;
   runtime.token_text = [tokenizer = std::move(tokenizer)](std::int32_t id) {
     return std::string(tokenizer.token_bytes(id));
@@ -177,6 +178,40 @@ Result<actors::AccessRules> access_rules(const ServerOptions& options) {
   return rules;
 }
 
+// Returns the stores of files and jobs, which are null if the server stores none. Borrows `files`.
+Result<actors::TuningStores> open_stores(const ServerOptions& options, FileSystem& files) {
+  if (!options.jobs_path.has_value()) {
+    return actors::TuningStores();
+  }
+  auto stores = actors::open_tuning_stores(*options.jobs_path, files);
+  return stores.ok() ? std::move(stores) : stores.status().with_context("serve.jobs_path");
+}
+
+// Returns the callbacks of the HTTP server, which pass its events on to the gateway.
+actors::HttpEvents http_events(const actors::GatewayActor& gateway,
+                               const actors::AccessRules& access,
+                               const actors::BodyLimits& bodies) {
+  actors::HttpEvents events;
+  events.on_request = [gateway](actors::HttpRequest request) {
+    caf::anon_send(gateway, atom::request_v, std::move(request));
+  };
+  events.check_head = [access](const actors::HttpRequest& request) {
+    const auto refused = actors::check_head(request, access);
+    return refused.has_value() ? std::optional(actors::openai::to_response(*refused))
+                               : std::nullopt;
+  };
+  events.max_body = [access, bodies](const actors::HttpRequest& request) {
+    return actors::max_body_bytes(request, access, bodies);
+  };
+  events.on_sent = [gateway](actors::ExchangeId exchange) {
+    caf::anon_send(gateway, atom::sent_v, exchange);
+  };
+  events.on_closed = [gateway](actors::ExchangeId exchange) {
+    caf::anon_send(gateway, atom::closed_v, exchange);
+  };
+  return events;
+}
+
 // Waits until a stop is requested or `gateway` ends. Then has the server complete its responses,
 // and ends the gateway. Errors: the reason why the gateway or the device has ended.
 Status wait_for_end(const actors::GatewayActor& gateway, actors::HttpServer& http,
@@ -239,6 +274,8 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
     return is_bad ? opened_server.status().with_context("serve.host") : opened_server.status();
   }
   const std::unique_ptr<actors::HttpServer> http = std::move(opened_server).value();
+  PosixFileSystem machine;
+  TIDEMILL_ASSIGN_OR_RETURN(const actors::TuningStores stores, open_stores(options.serve, machine));
   TIDEMILL_ASSIGN_OR_RETURN(const TrainedModel opened,
                             open_trained_model(options.model, {}, options.seed));
   TIDEMILL_ASSIGN_OR_RETURN(const std::shared_ptr<const ServedModel> model,
@@ -247,14 +284,15 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
                             start_port("device"));
   TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<actors::WorkPort> parse_port,
                             start_port("parse"));
+  TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<actors::WorkPort> file_port, start_port("files"));
   TIDEMILL_ASSIGN_OR_RETURN(
       std::unique_ptr<engines::ModelRuntime> runtime,
       open_served_runtime(options, opened.files,
                           runtime_options(options, opened.files, run.clock, model->tokenizer),
                           run));
   const std::shared_ptr<engines::ModelRuntime> shared = std::move(runtime);
-  TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<Tuning> tuning,
-                            open_tuning(options, opened.files));
+  TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<TinkerServer> tinker,
+                            open_tinker(options, opened.files));
   actors::DeviceDeps device;
   device.runtime = shared;
   device.rollout = &shared->rollout();
@@ -266,8 +304,8 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
   device.clock = &run.clock;
   device.open_job = [shared](const engines::JobOptions& job) { return shared->open_job(job); };
   const actors::DeviceActor device_actor = actors::spawn_device(run.system, std::move(device));
-  if (tuning != nullptr) {
-    start_tuning(*tuning, options, opened.files,
+  if (tinker != nullptr) {
+    start_tinker(*tinker, options, opened.files,
                  {http.get(), parse_port.get(), device_actor, model}, run);
   }
 
@@ -275,28 +313,20 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
   deps.http = http.get();
   deps.device = caf::actor_cast<actors::StreamingActor>(device_actor);
   deps.model = model;
-  deps.tinker = tuning != nullptr ? tuning->actor : actors::TinkerActor();
+  deps.tinker = tinker != nullptr ? tinker->actor : actors::TinkerActor();
   deps.parse_port = parse_port.get();
+  deps.files = stores.files;
+  deps.file_port = file_port.get();
   deps.clock = &run.clock;
   deps.access = access;
   deps.unix_time = run.unix_time;
   deps.local_time = run.local_time;
   deps.seed = options.seed;
+  actors::BodyLimits bodies;
+  bodies.upload = stores.files == nullptr ? 0 : deps.limits.max_upload_bytes;
   const actors::GatewayActor gateway = actors::spawn_gateway(run.system, std::move(deps));
 
-  actors::HttpEvents events;
-  events.on_request = [gateway](actors::HttpRequest request) {
-    caf::anon_send(gateway, atom::request_v, std::move(request));
-  };
-  events.check_head = [access](const actors::HttpRequest& request) {
-    const auto refused = actors::check_head(request, access);
-    return refused.has_value() ? std::optional(actors::openai::to_response(*refused))
-                               : std::nullopt;
-  };
-  events.on_closed = [gateway](actors::ExchangeId exchange) {
-    caf::anon_send(gateway, atom::closed_v, exchange);
-  };
-  Status status = http->start(std::move(events));
+  Status status = http->start(http_events(gateway, access, bodies));
   if (status.ok()) {
     run.on_ready({url_of(options.serve.host, http->port()), model->id,
                   options.serve.keys_file.value_or("")});
@@ -304,8 +334,8 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
   }
   // Both are linked, and both are awaited.
   end_actor(run.system, gateway);
-  if (tuning != nullptr) {
-    end_actor(run.system, tuning->actor);
+  if (tinker != nullptr) {
+    end_actor(run.system, tinker->actor);
   }
   end_actor(run.system, device_actor);
   return status;

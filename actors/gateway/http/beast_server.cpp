@@ -24,6 +24,7 @@
 #include <ctime>
 #include <deque>
 #include <future>
+#include <limits>
 #include <optional>
 #include <pthread.h>
 #include <system_error>
@@ -44,6 +45,7 @@ namespace http = boost::beast::http;
 using asio::ip::tcp;
 using boost::system::error_code;
 
+constexpr auto kNoLimit = std::numeric_limits<std::uint64_t>::max();
 constexpr std::size_t kReadBytes = std::size_t{16} << 10U;
 // What a connection reads ahead during an exchange.
 constexpr std::size_t kMaxReadAhead = std::size_t{64} << 10U;
@@ -112,6 +114,7 @@ struct Shared {
   std::unordered_map<ExchangeId, Connection*> exchanges;
   std::unordered_set<std::shared_ptr<Connection>> connections;
   std::size_t buffered_bytes = 0;  // bodies of requests
+  std::size_t large_bytes = 0;     // bodies of large requests
   ExchangeId last_exchange = 0;
   bool stopping = false;
 };
@@ -160,9 +163,22 @@ public:
     send(std::move(bytes));
   }
 
+  void start_body(const HttpResponse& response, std::uint64_t length) {
+    if (started_ || finishing_) {
+      return;
+    }
+    started_ = true;
+    unwritten_ = length;
+    reports_ = true;
+    send(head(response, std::to_string(length)));
+  }
+
   void write(const std::string& part) {
     if (!started_ || finishing_ || part.empty()) {
       return;
+    }
+    if (reports_) {
+      unwritten_ -= std::min<std::uint64_t>(unwritten_, part.size());
     }
     if (unsent_ > shared_.limits.max_unsent_bytes) {
       abort();
@@ -173,6 +189,10 @@ public:
 
   void end() {
     if (!started_ || finishing_) {
+      return;
+    }
+    if (unwritten_ > 0) {
+      abort();  // the client must not take the body for complete
       return;
     }
     finishing_ = true;
@@ -212,8 +232,10 @@ private:
     // The body, and fields after it, are read only once the head has been accepted.
     parser_->eager(false);
     parser_->header_limit(static_cast<std::uint32_t>(shared_.limits.max_header_bytes));
-    parser_->body_limit(shared_.limits.max_body_bytes);
-    started_ = finishing_ = chunked_ = is_head_request_ = false;
+    parser_->body_limit(kNoLimit);  // known once the head is
+    started_ = finishing_ = chunked_ = is_head_request_ = reports_ = is_large_ = is_reserved_ =
+        false;
+    unwritten_ = 0;
     wait(shared_.limits.idle_time);
     if (buffer_.size() > 0) {
       parse();
@@ -282,8 +304,9 @@ private:
         refuse(431, "a chunk's head or the fields after the body are too long");
         return;
       }
-      if (shared_.buffered_bytes > shared_.limits.max_buffered_bytes) {
-        refuse(503, "the server is receiving too many large requests");
+      if (shared_.buffered_bytes > shared_.limits.max_buffered_bytes ||
+          shared_.large_bytes > shared_.limits.max_large_buffered_bytes) {
+        refuse_load();
         return;
       }
       if (parser_->is_done()) {
@@ -299,8 +322,8 @@ private:
 
   // Counts a part of the body that has arrived, which extends the deadline.
   void count_body(std::size_t size) {
-    body_bytes_ += size;
-    shared_.buffered_bytes += size;
+    body_bytes_ += is_reserved_ ? 0 : size;
+    (is_large_ ? shared_.large_bytes : shared_.buffered_bytes) += is_reserved_ ? 0 : size;
     if (size > 0 && state_ == State::kBody) {
       const auto rate = std::max<std::size_t>(shared_.limits.min_body_rate, 1);
       body_deadline_ = std::min(body_deadline_ + std::chrono::milliseconds(size * 1000 / rate),
@@ -356,6 +379,9 @@ private:
     if (shared_.stopping) {
       return refuse(503, "the server is stopping");
     }
+    if (!accept_length()) {
+      return false;
+    }
     state_ = State::kBody;
     body_deadline_ = now() + shared_.limits.body_time;
     wait_until(body_deadline_);
@@ -363,6 +389,40 @@ private:
       send("HTTP/1.1 100 Continue\r\n\r\n");
     }
     return true;
+  }
+
+  // Checks the declared length of the body against the limit for the request, and sets that for a
+  // body of unknown length. Returns false after a refusal.
+  bool accept_length() {
+    const std::size_t most = shared_.limits.max_body_bytes;
+    max_body_ = shared_.events.max_body ? shared_.events.max_body(passed_) : most;
+    is_large_ = max_body_ > most;
+    parser_->body_limit(max_body_);
+    const auto length = parser_->content_length();
+    if (length && *length > max_body_) {
+      return refuse_length();
+    }
+    return !is_large_ || !length || reserve_body(*length);
+  }
+  // Reserves the memory of a large body, which would need twice as much while it grows, and counts
+  // all of it from now on.
+  bool reserve_body(std::uint64_t length) {
+    if (shared_.large_bytes + length > shared_.limits.max_large_buffered_bytes) {
+      return refuse_load();
+    }
+    try {
+      parser_->get().body().reserve(length);
+    } catch (const std::bad_alloc&) {
+      return refuse_load();
+    }
+    is_reserved_ = true;
+    body_bytes_ = length;
+    shared_.large_bytes += length;
+    return true;
+  }
+  bool refuse_load() { return refuse(503, "the server is receiving too many large requests"); }
+  bool refuse_length() {
+    return refuse(413, "the body is longer than " + std::to_string(max_body_) + " bytes");
   }
 
   // Takes over the head of the request. Fields after the body are not part of it.
@@ -394,8 +454,7 @@ private:
       refuse(431, "the headers are longer than " + std::to_string(shared_.limits.max_header_bytes) +
                       " bytes");
     } else if (error == http::error::body_limit) {
-      refuse(413,
-             "the body is longer than " + std::to_string(shared_.limits.max_body_bytes) + " bytes");
+      refuse_length();
     } else if (error == http::error::bad_version) {
       refuse(505, "the server speaks HTTP/1.0 and HTTP/1.1");
     } else {
@@ -477,6 +536,8 @@ private:
       timer_.cancel();
       if (finishing_) {
         end_exchange();
+      } else if (reports_ && shared_.events.on_sent) {
+        shared_.events.on_sent(exchange_);
       }
     }
   }
@@ -496,7 +557,7 @@ private:
 
   void release_exchange() {
     shared_.exchanges.erase(std::exchange(exchange_, 0));
-    shared_.buffered_bytes -= std::exchange(body_bytes_, 0);
+    (is_large_ ? shared_.large_bytes : shared_.buffered_bytes) -= std::exchange(body_bytes_, 0);
   }
 
   [[nodiscard]] static TimePoint now() {
@@ -535,6 +596,9 @@ private:
   std::optional<Parser> parser_;
   bool reading_ = false;
   std::size_t body_bytes_ = 0;
+  std::size_t max_body_ = 0;
+  bool is_reserved_ = false;  // `body_bytes_` is the declared length
+  bool is_large_ = false;     // its body may be longer than `max_body_bytes`
   TimePoint body_deadline_{};
   HttpRequest passed_;  // its head, while the body arrives
   std::size_t discarded_ = 0;
@@ -546,6 +610,8 @@ private:
   bool started_ = false;    // the head has been sent
   bool finishing_ = false;  // the exchange ends once everything is sent
   bool chunked_ = false;
+  bool reports_ = false;         // calls `on_sent`
+  std::uint64_t unwritten_ = 0;  // of a body of known length
   // Parts to send.
   std::deque<std::string> unsent_parts_;
   std::size_t sent_of_front_ = 0;
@@ -618,6 +684,11 @@ public:
   void start_stream(ExchangeId exchange, HttpResponse head) override {
     post(exchange,
          [head = std::move(head)](Connection& connection) { connection.start_stream(head); });
+  }
+  void start_body(ExchangeId exchange, HttpResponse head, std::uint64_t length) override {
+    post(exchange, [head = std::move(head), length](Connection& connection) {
+      connection.start_body(head, length);
+    });
   }
   void write(ExchangeId exchange, std::string part) override {
     post(exchange, [part = std::move(part)](Connection& connection) { connection.write(part); });
@@ -714,33 +785,6 @@ private:
 };
 
 }  // namespace
-
-const char* reason_phrase(std::uint32_t status) noexcept {
-  switch (status) {
-    case 200: return "OK";
-    case 204: return "No Content";
-    case 400: return "Bad Request";
-    case 401: return "Unauthorized";
-    case 403: return "Forbidden";
-    case 404: return "Not Found";
-    case 405: return "Method Not Allowed";
-    case 408: return "Request Timeout";
-    case 409: return "Conflict";
-    case 413: return "Content Too Large";
-    case 415: return "Unsupported Media Type";
-    case 417: return "Expectation Failed";
-    case 421: return "Misdirected Request";
-    case 429: return "Too Many Requests";
-    case 431: return "Request Header Fields Too Large";
-    case 500: return "Internal Server Error";
-    case 501: return "Not Implemented";
-    case 503: return "Service Unavailable";
-    case 504: return "Gateway Timeout";
-    case 505: return "HTTP Version Not Supported";
-    case 507: return "Insufficient Storage";
-    default: return "";
-  }
-}
 
 Result<std::unique_ptr<HttpServer>> open_http_server(const HttpAddress& address,
                                                      const HttpLimits& limits) {

@@ -67,6 +67,29 @@ std::string_view target_path(std::string_view target) {
   return target.substr(0, target.find('?'));
 }
 
+std::optional<std::vector<std::pair<std::string, std::string>>> query_parameters(
+    std::string_view target) {
+  std::vector<std::pair<std::string, std::string>> parameters;
+  const std::size_t start = target.find('?');
+  std::string_view rest = start == std::string_view::npos ? "" : target.substr(start + 1);
+  while (!rest.empty()) {
+    const std::size_t end = rest.find('&');
+    const std::string_view pair = rest.substr(0, end);
+    rest = end == std::string_view::npos ? "" : rest.substr(end + 1);
+    if (pair.empty()) {
+      continue;
+    }
+    const std::size_t equals = pair.find('=');
+    auto name = decode(pair.substr(0, equals), true);
+    auto value = decode(equals == std::string_view::npos ? "" : pair.substr(equals + 1), true);
+    if (!name.has_value() || !value.has_value()) {
+      return std::nullopt;
+    }
+    parameters.emplace_back(std::move(*name), std::move(*value));
+  }
+  return parameters;
+}
+
 std::optional<std::string> query_parameter(std::string_view target, std::string_view name) {
   const std::size_t start = target.find('?');
   std::string_view rest = start == std::string_view::npos ? "" : target.substr(start + 1);

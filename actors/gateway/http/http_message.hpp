@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tidemill::actors {
@@ -39,6 +40,11 @@ struct HttpResponse {
   std::vector<HttpHeader> headers;
   std::string body;
 };
+
+/// Returns the parameters in the query of a target in their order, with %XX and + decoded, or
+/// nullopt if an encoding is broken.
+[[nodiscard]] std::optional<std::vector<std::pair<std::string, std::string>>> query_parameters(
+    std::string_view target);
 
 /// Returns the value of the parameter `name` in the query of a target, with %XX and + decoded, or
 /// nullopt if there is none or its encoding is broken.

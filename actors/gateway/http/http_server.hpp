@@ -23,6 +23,13 @@ struct HttpEvents {
   /// Called with a request whose body has not arrived yet, and without an exchange. A response
   /// refuses the request, and its body is not received. May be empty.
   std::function<std::optional<HttpResponse>(const HttpRequest&)> check_head;
+  /// Called after `check_head`. Returns how long the body of this request may be. If it is longer
+  /// than `HttpLimits::max_body_bytes`, the request counts as a large one. May be empty:
+  /// `max_body_bytes` for all requests.
+  std::function<std::size_t(const HttpRequest&)> max_body;
+  /// Called each time all parts of a body have been sent that `start_body` has begun, and which has
+  /// not ended. May be empty.
+  std::function<void(ExchangeId)> on_sent;
   /// Called if the connection closes before the response is complete, by the client or because of
   /// a limit. Later calls for the exchange do nothing.
   std::function<void(ExchangeId)> on_closed;
@@ -30,10 +37,9 @@ struct HttpEvents {
 
 /// A server.
 ///
-/// Every request gets one response: either `respond`, or `start_stream`, any number of `write`, and
-/// `end`. A call for an exchange that has ended, or whose client has closed its connection, does
-/// nothing.
-/// Threads: may be called from any thread. Only `flush` waits.
+/// Every request gets one response: either `respond`, or `start_stream` or `start_body`, any number
+/// of `write`, and `end`. A call for an exchange that has ended, or whose client has closed its
+/// connection, does nothing. Threads: may be called from any thread. Only `flush` waits.
 class HttpServer {
 public:
   HttpServer() = default;
@@ -49,6 +55,10 @@ public:
   virtual void respond(ExchangeId exchange, HttpResponse response) = 0;
   /// Sends the head of a response whose body follows in parts. `head.body` is its first part.
   virtual void start_stream(ExchangeId exchange, HttpResponse head) = 0;
+  /// Sends the head of a response whose body of `length` bytes follows in parts. Each time all of
+  /// it has been sent so far, `HttpEvents::on_sent` is called, so that the next part need not wait
+  /// in memory. If `end` is called earlier, the connection is closed. `head.body` must be empty.
+  virtual void start_body(ExchangeId exchange, HttpResponse head, std::uint64_t length) = 0;
   /// Sends the next part of a body. If the client reads so slowly that
   /// `HttpLimits::max_unsent_bytes` are waiting, its connection is closed.
   virtual void write(ExchangeId exchange, std::string part) = 0;
@@ -73,7 +83,10 @@ struct HttpLimits {
   std::size_t max_headers = 100;
   std::size_t max_body_bytes = std::size_t{64} << 20U;
   std::size_t max_buffered_bytes = std::size_t{256} << 20U;  // bodies of all requests together
-  std::size_t max_unsent_bytes = std::size_t{8} << 20U;      // of one stream
+  /// The bodies of all large requests together, which do not count above. A declared length counts
+  /// from the start.
+  std::size_t max_large_buffered_bytes = std::size_t{768} << 20U;
+  std::size_t max_unsent_bytes = std::size_t{8} << 20U;  // of one stream
   std::size_t max_connections = 4096;
   Duration header_time = std::chrono::seconds(10);  // from the first byte of a request
   /// From the end of the headers. Each `min_body_rate` bytes of the body add a second, but no more

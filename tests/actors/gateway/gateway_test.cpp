@@ -1,17 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests the gateway on a fake HTTP server and a fake device.
-#include <map>
-#include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
-
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include "actors/gateway/spawn.hpp"
-#include "tests/actors/gateway/served_model.hpp"
-#include "tests/support/actor_test.hpp"
-#include "tests/support/fake_actors.hpp"
+#include "tests/actors/gateway/gateway_fixture.hpp"
 
 namespace tidemill::test {
 namespace {
@@ -19,8 +10,6 @@ namespace {
 using actors::AdapterList;
 using actors::AdapterRequest;
 using actors::ExchangeId;
-using actors::GatewayActor;
-using actors::GatewayDeps;
 using actors::HttpRequest;
 using actors::HttpResponse;
 using actors::TokenBatch;
@@ -31,141 +20,6 @@ using engines::RolloutResult;
 using json = nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-// Records what a gateway sends.
-class FakeHttp final : public actors::HttpServer {
-public:
-  struct Sent {
-    HttpResponse response;
-    bool streamed = false;
-    bool ended = false;
-    int responses = 0;
-  };
-  Status start(actors::HttpEvents /*events*/) override { return {}; }
-  void respond(ExchangeId exchange, HttpResponse response) override {
-    sent[exchange].response = std::move(response);
-    sent[exchange].ended = true;
-    ++sent[exchange].responses;
-  }
-  void start_stream(ExchangeId exchange, HttpResponse head) override {
-    sent[exchange].response = std::move(head);
-    sent[exchange].streamed = true;
-    ++sent[exchange].responses;
-  }
-  void write(ExchangeId exchange, std::string part) override {
-    sent[exchange].response.body += part;
-  }
-  void end(ExchangeId exchange) override { sent[exchange].ended = true; }
-  bool flush(Duration /*limit*/) override { return true; }
-  [[nodiscard]] std::uint16_t port() const override { return 1; }
-  void stop_accepting() override { accepting = false; }
-
-  std::map<ExchangeId, Sent> sent;
-  bool accepting = true;
-};
-
-class GatewayTest : public ActorTest {
-protected:
-  void SetUp() override { start(nullptr); }
-  void start(std::shared_ptr<const actors::ApiKeys> keys) {
-    fake_->load = {3, 1, 0.25, 2, 0, 0, 0, 0};
-    device_ = keep(spawn_fake_device(system(), fake_));
-    GatewayDeps deps;
-    deps.http = &http_;
-    deps.device = caf::actor_cast<actors::StreamingActor>(device_);
-    deps.model = model_;
-    deps.parse_port = &port();
-    deps.clock = &clock_;
-    deps.access.host_names = {"localhost"};
-    deps.access.keys = std::move(keys);
-    deps.limits.max_choices = 8;
-    deps.limits.max_pending_body_bytes = 1500;
-    deps.unix_time = [] { return 17; };
-    deps.local_time = [] { return std::string("2026-01-02T03:04:05"); };
-    deps.seed = 5;
-    gateway_ = actors::spawn_gateway(system(), std::move(deps));
-    keep(gateway_);
-  }
-  void TearDown() override {
-    fake_->generations.clear();
-    fake_->listener = nullptr;
-    gateway_ = nullptr;
-    device_ = nullptr;
-    ActorTest::TearDown();
-  }
-
-  static HttpRequest request(std::string method, std::string target, std::string body = {}) {
-    HttpRequest made;
-    made.method = std::move(method);
-    made.target = std::move(target);
-    made.headers = {{"host", "localhost:8000"}};
-    if (!body.empty()) {
-      made.headers.push_back({"content-type", "application/json"});
-    }
-    made.body = std::move(body);
-    return made;
-  }
-  ExchangeId send(HttpRequest made) {
-    made.exchange = ++last_exchange_;
-    caf::anon_send(gateway_, atom::request_v, std::move(made));
-    advance(Duration{0});
-    return last_exchange_;
-  }
-  ExchangeId post(const std::string& target, const std::string& body) {
-    return send(request("POST", target, body));
-  }
-  ExchangeId complete(const std::string& members) {
-    return post("/v1/completions", R"({"model": "base", "prompt": "hi")" + members + "}");
-  }
-  // Sends a GET request while one adapter is loaded.
-  ExchangeId get_with_adapters(const std::string& target) {
-    const ExchangeId id = send(request("GET", target));
-    reply_adapters();
-    return id;
-  }
-  void reply_adapters() {
-    AdapterList list;
-    list.adapters.push_back({"tuned", PolicyVersion{}, 10, 0});
-    take(fake_->adapter_requests).reply(std::move(list));
-    drain();
-  }
-  const FakeHttp::Sent& sent(ExchangeId id) { return http_.sent[id]; }
-  json body(ExchangeId id) { return json::parse(sent(id).response.body); }
-
-  // Returns the request for the response `index`, counted over the test.
-  const RolloutRequest& asked(std::size_t index) { return fake_->generations.at(index).request; }
-
-  void finish(std::size_t index, std::string_view text,
-              FinishReason reason = FinishReason::kLength) {
-    RolloutResult result;
-    result.id = asked(index).id;
-    result.response_ids = byte_ids(text);
-    result.behavior_logprobs.assign(text.size(), -1.0F);
-    result.versions = {{PolicyVersion{}, static_cast<std::uint32_t>(text.size())}};
-    result.finish_reason = reason;
-    result.error = reason == FinishReason::kFailed ? "it broke" : "";
-    fake_->generations[index].reply(std::move(result));
-    drain();
-  }
-  void send_tokens(std::size_t index, std::size_t first, std::string_view text) {
-    TokenEvent event;
-    event.id = asked(index).id;
-    event.first = first;
-    event.ids = byte_ids(text);
-    event.behavior_logprobs.assign(text.size(), -1.0F);
-    caf::anon_send(caf::actor_cast<actors::TokenListenerActor>(fake_->listener), atom::tokens_v,
-                   TokenBatch{{event}});
-    drain();
-  }
-
-  std::shared_ptr<actors::ServedModel> model_ = make_served_model();
-  ManualClock clock_;
-  FakeHttp http_;
-  std::shared_ptr<FakeDevice> fake_ = std::make_shared<FakeDevice>();
-  actors::DeviceActor device_;
-  GatewayActor gateway_;
-  ExchangeId last_exchange_ = 0;
-};
 
 TEST_F(GatewayTest, RespondsWithACompletion) {
   const ExchangeId id = complete(R"(, "max_tokens": 2, "seed": 9)");

@@ -30,6 +30,8 @@ using ::testing::StartsWith;
 // A server whose requests wait until a test takes them.
 class HttpServerTest : public ::testing::Test {
 protected:
+  static constexpr std::size_t kLargeBytes = std::size_t{64} << 20U;  // of a body for "/large"
+
   void start(const HttpLimits& limits = {}) {
     auto opened = actors::open_http_server({}, limits);
     ASSERT_TRUE(opened.ok()) << opened.status().to_string();
@@ -43,6 +45,14 @@ protected:
     events.check_head = [](const HttpRequest& request) -> std::optional<actors::HttpResponse> {
       return request.target == "/refused" ? std::optional(actors::HttpResponse{403, {}, "no"})
                                           : std::nullopt;
+    };
+    events.max_body = [most = limits.max_body_bytes](const HttpRequest& request) {
+      return request.target == "/large" ? kLargeBytes : most;
+    };
+    events.on_sent = [this](ExchangeId id) {
+      const std::lock_guard lock(mutex_);
+      sent_.push_back(id);
+      changed_.notify_all();
     };
     events.on_closed = [this](ExchangeId id) {
       const std::lock_guard lock(mutex_);
@@ -76,6 +86,16 @@ protected:
     closed_.pop_front();
     return id;
   }
+  // Waits until all parts of a body have been sent, and returns the id of its exchange.
+  ExchangeId next_sent() {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, 20s, [this] { return !sent_.empty(); })) {
+      return 0;
+    }
+    const ExchangeId id = sent_.front();
+    sent_.pop_front();
+    return id;
+  }
   std::size_t num_requests() {
     const std::lock_guard lock(mutex_);
     return requests_.size();
@@ -95,6 +115,7 @@ private:
   std::condition_variable changed_;
   std::deque<HttpRequest> requests_;
   std::deque<ExchangeId> closed_;
+  std::deque<ExchangeId> sent_;
   std::unique_ptr<HttpServer> server_;  // its thread uses the members above
 };
 
@@ -315,6 +336,68 @@ TEST_F(HttpServerTest, LimitsTheBodiesOfAllRequests) {
   two.send(body);
   server().respond(next_request().exchange, {200, {}, "second"});
   EXPECT_THAT(two.read_until("second"), HasSubstr("200 OK"));
+}
+
+TEST_F(HttpServerTest, AcceptsLargeBodiesWhereTheyAreAllowed) {
+  HttpLimits limits;
+  limits.max_body_bytes = 1000;
+  limits.max_buffered_bytes = 3000;
+  limits.max_large_buffered_bytes = 5000;
+  start(limits);
+  const auto post = [](const std::string& target, std::size_t size) {
+    return "POST " + target + " HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(size) +
+           "\r\n\r\n" + std::string(size, 'x');
+  };
+  RawClient one = client();
+  one.send(post("/large", 4000));
+  const HttpRequest large = next_request();
+  EXPECT_EQ(large.body.size(), 4000U);
+  EXPECT_THAT(exchange(post("/small", 1001)), StartsWith("HTTP/1.1 413 "));
+  EXPECT_THAT(exchange(post("/large", 2000)), StartsWith("HTTP/1.1 503 "));
+  EXPECT_THAT(exchange("POST /large HTTP/1.1\r\nHost: x\r\nContent-Length: 2000\r\n\r\n"),
+              StartsWith("HTTP/1.1 503 "));  // before the body arrives
+  // Large bodies do not count with the others.
+  RawClient two = client();
+  two.send(post("/small", 1000));
+  EXPECT_EQ(next_request().target, "/small");
+  server().respond(large.exchange, {200, {}, "stored"});
+  one.read_until("stored");
+  one.send("POST /large HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n7d0\r\n" +
+           std::string(2000, 'x') + "\r\n0\r\n\r\n");
+  EXPECT_EQ(next_request().body.size(), 2000U);
+  EXPECT_THAT(exchange("POST /large HTTP/1.1\r\nHost: x\r\nContent-Length: " +
+                       std::to_string(kLargeBytes + 1) + "\r\n\r\n"),
+              HasSubstr("the body is longer than 67108864 bytes"));
+}
+
+TEST_F(HttpServerTest, SendsABodyOfKnownLengthInParts) {
+  start();
+  RawClient one = client();
+  one.send(kGet);
+  const ExchangeId id = next_request().exchange;
+  server().start_body(id, {200, {}, ""}, 6);
+  EXPECT_EQ(next_sent(), id);
+  server().write(id, "abc");
+  EXPECT_EQ(next_sent(), id);
+  server().write(id, "def");
+  server().end(id);
+  EXPECT_THAT(one.read_until("def"), HasSubstr("content-length: 6\r\n\r\nabcdef"));
+  one.send(kGet);  // the connection goes on
+  server().respond(next_request().exchange, {200, {}, "next"});
+  EXPECT_THAT(one.read_until("next"), HasSubstr("next"));
+}
+
+TEST_F(HttpServerTest, ClosesAConnectionWhoseBodyIsTooShort) {
+  start();
+  RawClient one = client();
+  one.send(kGet);
+  const ExchangeId id = next_request().exchange;
+  server().start_body(id, {200, {}, ""}, 6);
+  server().write(id, "abc");
+  EXPECT_EQ(next_sent(), id);
+  server().end(id);
+  EXPECT_THAT(one.read_all(), HasSubstr("content-length: 6"));
+  EXPECT_TRUE(one.closed());
 }
 
 TEST_F(HttpServerTest, RefusesARequestBeforeItsBody) {

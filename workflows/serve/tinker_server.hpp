@@ -13,7 +13,7 @@
 namespace tidemill::workflows {
 
 /// What a server trains adapters with. The actor must have ended before this is destroyed.
-struct Tuning {
+struct TinkerServer {
   PosixFileSystem files;
   std::unique_ptr<actors::WorkPort> port;
   std::shared_ptr<actors::tinker::CheckpointStore> store;
@@ -21,7 +21,7 @@ struct Tuning {
 };
 
 /// The parts of a server. Pointers are borrowed.
-struct TuningPlace {
+struct TinkerPlace {
   actors::HttpServer* http = nullptr;
   actors::WorkPort* parse_port = nullptr;
   actors::DeviceActor device;
@@ -29,12 +29,13 @@ struct TuningPlace {
 };
 
 /// Opens the folder of checkpoints, or returns null if the options name none.
-/// Errors: those of `make_directory`, naming serve.checkpoints.
-[[nodiscard]] Result<std::unique_ptr<Tuning>> open_tuning(const ServeOptions& options,
-                                                          const engines::ModelFiles& files);
+/// Errors: those of `make_directory`, naming serve.checkpoints_path.
+[[nodiscard]] Result<std::unique_ptr<TinkerServer>> open_tinker(const ServeOptions& options,
+                                                                const engines::ModelFiles& files);
 
 /// Starts serving Tinker's API. Borrows `files`.
-void start_tuning(Tuning& tuning, const ServeOptions& options, const engines::ModelFiles& files,
-                  const TuningPlace& place, const ServeEnvironment& run);
+void start_tinker(TinkerServer& tinker, const ServeOptions& options,
+                  const engines::ModelFiles& files, const TinkerPlace& place,
+                  const ServeEnvironment& run);
 
 }  // namespace tidemill::workflows

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "workflows/serve/tuning.hpp"
+#include "workflows/serve/tinker_server.hpp"
 
 #include <filesystem>
 #include <utility>
@@ -43,38 +43,39 @@ std::string tokenizer_of(const std::string& path, const std::string& name) {
 
 }  // namespace
 
-Result<std::unique_ptr<Tuning>> open_tuning(const ServeOptions& options,
-                                            const engines::ModelFiles& files) {
-  if (!options.serve.checkpoints.has_value()) {
-    return std::unique_ptr<Tuning>();
+Result<std::unique_ptr<TinkerServer>> open_tinker(const ServeOptions& options,
+                                                  const engines::ModelFiles& files) {
+  if (!options.serve.checkpoints_path.has_value()) {
+    return std::unique_ptr<TinkerServer>();
   }
-  auto tuning = std::make_unique<Tuning>();
-  TIDEMILL_ASSIGN_OR_RETURN(tuning->port, start_port("io"));
+  auto tinker = std::make_unique<TinkerServer>();
+  TIDEMILL_ASSIGN_OR_RETURN(tinker->port, start_port("io"));
   auto store =
-      actors::tinker::open_disk_store(tuning->files, *options.serve.checkpoints, files.config);
+      actors::tinker::open_disk_store(tinker->files, *options.serve.checkpoints_path, files.config);
   if (!store.ok()) {
-    return store.status().with_context("serve.checkpoints");
+    return store.status().with_context("serve.checkpoints_path");
   }
-  tuning->store = std::move(store).value();
-  return tuning;
+  tinker->store = std::move(store).value();
+  return tinker;
 }
 
-void start_tuning(Tuning& tuning, const ServeOptions& options, const engines::ModelFiles& files,
-                  const TuningPlace& place, const ServeEnvironment& run) {
+void start_tinker(TinkerServer& tinker, const ServeOptions& options,
+                  const engines::ModelFiles& files, const TinkerPlace& place,
+                  const ServeEnvironment& run) {
   const actors::ServedModel& model = *place.model;
   actors::TinkerDeps deps;
   deps.http = place.http;
   deps.device = place.device;
   deps.make_job_options = make_job_options(options, files, model.id);
-  deps.store = tuning.store;
+  deps.store = tinker.store;
   deps.parse_port = place.parse_port;
-  deps.io_port = tuning.port.get();
+  deps.io_port = tinker.port.get();
   deps.clock = &run.clock;
   deps.unix_time = run.unix_time;
-  deps.random = actors::random_bits;
+  deps.random = actors::unpredictable_bits;
   deps.model = {model.vocab_size, model.max_positions, model.stop_ids};
   deps.base = {model.id, tokenizer_of(options.model.path, model.id), model.max_positions};
-  tuning.actor = actors::spawn_tinker(run.system, std::move(deps));
+  tinker.actor = actors::spawn_tinker(run.system, std::move(deps));
 }
 
 }  // namespace tidemill::workflows

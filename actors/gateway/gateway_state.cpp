@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "actors/gateway/gateway_state.hpp"
+
+#include <utility>
+
+namespace tidemill::actors {
+namespace {
+
+using openai::ApiError;
+
+// Whether the Content-Type of a request is JSON. A page of another origin can send other types
+// without being asked by the browser first.
+bool is_json(const HttpRequest& request) {
+  const std::string type = lower_case(request.header("content-type").value_or(""));
+  constexpr std::string_view kJson = "application/json";
+  return type.starts_with(kJson) &&
+         (type.size() == kJson.size() || type[kJson.size()] == ';' || type[kJson.size()] == ' ');
+}
+
+std::size_t& pending_bytes(GatewayState& state, BodyKind kind) {
+  return kind == BodyKind::kUpload ? state.pending_upload_bytes : state.pending_body_bytes;
+}
+
+// Submits work to a port, unless the bodies of all requests are too large.
+void submit(GatewaySelf self, ExchangeId id, BodyKind kind, std::string body,
+            PortFunction function) {
+  auto& state = self->state;
+  const std::size_t most = kind == BodyKind::kUpload ? state.deps.limits.max_pending_upload_bytes
+                                                     : state.deps.limits.max_pending_body_bytes;
+  std::size_t& pending = pending_bytes(state, kind);
+  if (pending + body.size() > most) {
+    fail(self, id, {429, "the server has too many requests", "", "too_many_requests"});
+    return;
+  }
+  const auto work = std::make_shared<PortWork>();
+  work->kind = kind;
+  work->body_bytes = body.size();
+  work->body = std::move(body);
+  pending += work->body_bytes;
+  state.work.emplace(id, work);
+  WorkPort& port = kind == BodyKind::kUpload ? *state.deps.file_port : *state.deps.parse_port;
+  port.run(
+      [work, function = std::move(function)] {
+        if (!work->abandoned) {
+          work->next = function(work->body);
+        }
+        work->body = std::string();
+        return Duration::zero();
+      },
+      caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message(atom::worked_v, id));
+}
+
+}  // namespace
+
+void end_exchange(GatewaySelf self, ExchangeId id) {
+  auto& state = self->state;
+  const auto found = state.exchanges.find(id);
+  if (found == state.exchanges.end()) {
+    return;
+  }
+  for (const SampleId choice : found->second.choices) {
+    if (state.choices.erase(choice) > 0) {
+      self->send(state.deps.device, atom::cancel_v, choice);
+    }
+  }
+  if (const auto work = state.work.find(id); work != state.work.end()) {
+    work->second->abandoned = true;  // its body counts until the port has come to it
+  }
+  state.exchanges.erase(found);
+}
+
+void respond(GatewaySelf self, ExchangeId id, HttpResponse response) {
+  if (response.status >= 400) {
+    self->state.metrics->on_error(response.status);
+  }
+  self->state.deps.http->respond(id, std::move(response));
+  end_exchange(self, id);
+}
+
+void fail(GatewaySelf self, ExchangeId id, const ApiError& error) {
+  auto& state = self->state;
+  const auto found = state.exchanges.find(id);
+  if (found != state.exchanges.end() && found->second.download.has_value()) {
+    state.metrics->on_error(error.status);
+    state.deps.http->end(id);  // the body is too short, so the connection is closed
+    end_exchange(self, id);
+    return;
+  }
+  if (found != state.exchanges.end() && found->second.streaming) {
+    state.metrics->on_error(error.status);
+    state.deps.http->write(id, openai::ResponseBuilder::error_events(error));
+    state.deps.http->end(id);
+    end_exchange(self, id);
+    return;
+  }
+  HttpResponse response = openai::to_response(error);
+  if (error.status == 429 || error.status == 503) {
+    response.headers.push_back({"retry-after", "1"});
+  }
+  if (error.status == 507) {
+    response.headers.push_back({"x-should-retry", "false"});  // OpenAI's clients read it
+  }
+  respond(self, id, std::move(response));
+}
+
+NextStep respond_with(HttpResponse response) {
+  return [response = std::move(response)](GatewaySelf self, ExchangeId id) mutable {
+    respond(self, id, std::move(response));
+  };
+}
+
+NextStep fail_with(ApiError error) {
+  return [error = std::move(error)](GatewaySelf self, ExchangeId id) { fail(self, id, error); };
+}
+
+void work_on_json(GatewaySelf self, HttpRequest& request, PortFunction function) {
+  if (!is_json(request)) {
+    fail(self, request.exchange, {415, "the Content-Type must be application/json"});
+    return;
+  }
+  submit(self, request.exchange, BodyKind::kJson, std::move(request.body), std::move(function));
+}
+
+void work_on_files(GatewaySelf self, HttpRequest& request, PortFunction function) {
+  submit(self, request.exchange, BodyKind::kUpload, std::move(request.body), std::move(function));
+}
+
+void work_on_files(GatewaySelf self, ExchangeId id, std::function<NextStep()> function) {
+  submit(self, id, BodyKind::kUpload, {},
+         [function = std::move(function)](std::string& /*body*/) { return function(); });
+}
+
+void on_worked(GatewaySelf self, ExchangeId id) {
+  auto& state = self->state;
+  const auto found = state.work.find(id);
+  const std::shared_ptr<PortWork> work = std::move(found->second);
+  state.work.erase(found);
+  pending_bytes(state, work->kind) -= work->body_bytes;
+  if (state.exchanges.contains(id)) {  // else closed meanwhile
+    work->next(self, id);
+  }
+}
+
+}  // namespace tidemill::actors

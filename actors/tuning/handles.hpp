@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// The protocol of the actor that runs finetuning jobs.
+#pragma once
+
+#include <string>
+
+#include <caf/replies_to.hpp>
+#include <caf/typed_actor.hpp>
+
+#include "actors/atoms.hpp"
+#include "actors/type_ids.hpp"
+#include "storage/jobs/job_record.hpp"
+
+namespace tidemill::actors {
+
+/// TUNING: keeps the finetuning jobs of a server, and runs them. The gateway sends it what clients
+/// ask for, after it has checked their keys and the form of their requests. All requests but
+/// `create` name a job, and fail with `kNotFound` if it does not exist. The actor may fail any
+/// request with `kUnavailable` while the server stops.
+///
+/// The gateway waits `kTuningTime` for a reply, so a reply must not wait for a job to make
+/// progress. An error's message that begins with "FIELD: ", for a field of the request such as
+/// `training_file`, tells the client which one.
+using TuningActor = caf::typed_actor<
+    // Adds a job. Replies with it once it is durable, as a rule in state `kValidatingFiles`. What
+    // the files contain is checked afterwards, and a mistake there fails the job. Fails with
+    // `kNotFound` if the model or a file does not exist; with `kInvalidArgument` naming the field
+    // if the method, the grader or a key of `overrides` cannot be used with the model, or the
+    // purpose of a file is another; with `kResourceExhausted` if there are too many jobs or the
+    // disk is full.
+    caf::replies_to<atom::create, storage::JobSpec>::with<storage::JobRecord>,
+    // Replies with a part of the list of all jobs, newest first. `PageQuery::job` is empty. Fails
+    // with `kNotFound` if `after` does not exist.
+    caf::replies_to<atom::list, storage::PageQuery>::with<storage::JobPage>,
+    // Replies with a job, as it is now.
+    caf::replies_to<atom::get, std::string>::with<storage::JobRecord>,
+    // Each asks for a change of the state, and replies with the job once the change is durable.
+    // They fail with `kInvalidArgument` if the job's state does not permit it (`may_follow`): a job
+    // that has ended changes no more. A paused job keeps what it has trained. `resume` queues it.
+    caf::replies_to<atom::cancel, std::string>::with<storage::JobRecord>,
+    caf::replies_to<atom::pause, std::string>::with<storage::JobRecord>,
+    caf::replies_to<atom::resume, std::string>::with<storage::JobRecord>,
+    // Each replies with a part of the list of events or checkpoints of the job `PageQuery::job`,
+    // newest first. They fail with `kNotFound` also if `after` does not exist.
+    caf::replies_to<atom::events, storage::PageQuery>::with<storage::JobEventPage>,
+    caf::replies_to<atom::checkpoint, storage::PageQuery>::with<storage::JobCheckpointPage>>;
+
+}  // namespace tidemill::actors

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Spawns the actor that keeps and runs finetuning jobs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include <caf/fwd.hpp>
+
+#include "actors/device/handles.hpp"
+#include "actors/tuning/handles.hpp"
+#include "actors/tuning/tuning_run.hpp"
+#include "actors/work/work_port.hpp"
+#include "storage/jobs/job_store.hpp"
+
+namespace tidemill::actors {
+
+/// TUNER: a `TuningActor`, and how its owner controls it.
+using TunerActor = TuningActor::extend<
+    // Continues the jobs that have not ended, and has the device serve the adapters of those that
+    // have succeeded, newest first, as far as its memory goes.
+    caf::reacts_to<atom::start>,
+    // Stops all runs and ends once they have ended. Their jobs stay as they are, and continue when
+    // a server opens the same store.
+    caf::reacts_to<atom::stop>,
+    // A run has reported something.
+    caf::reacts_to<atom::wake>,
+    // The port has run a piece of work.
+    caf::reacts_to<atom::worked, std::uint64_t>>;
+
+/// Dependencies of a tuner.
+struct TunerDeps {
+  std::shared_ptr<storage::JobStore> jobs;
+  WorkPort* port = nullptr;  // uses the store; outlives the tuner
+  DeviceActor device;        // serves the adapters of jobs that have succeeded
+  /// Checks what a client asks for beyond its form. Runs at the port. An error's message begins with
+  /// the field.
+  std::function<Status(const storage::JobSpec&)> check;
+  StartTuningRun start_run;
+  /// Returns the name under which clients request the model of a job.
+  std::function<std::string(const storage::JobRecord&)> model_name;
+  /// Returns the directory of the adapter of a job that has succeeded.
+  std::function<std::string(const storage::JobRecord&)> adapter_path;
+  std::size_t max_running = 1;  // further jobs wait, in the order in which they were created
+  std::function<std::int64_t()> unix_time;  // seconds
+  std::function<void(const std::string&)> log;  // takes one line
+};
+
+/// Spawns a tuner. It ends if the device does.
+[[nodiscard]] TunerActor spawn_tuner(caf::actor_system& system, TunerDeps deps);
+
+}  // namespace tidemill::actors

@@ -1,0 +1,483 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tuner actor. The store is used only at the port, which runs one call after another, so the
+// store decides which of two requests comes first.
+//
+//   create    adds a job to the store, and its id to `queue`
+//   start_next takes ids from the queue while fewer than `max_running` runs exist, makes the job
+//             "running" in the store and starts its run
+//   on_report takes what runs report, in order. The last report of a run ends it.
+//   change    a client cancels, pauses or resumes a job: the store changes it, and the run is
+//             stopped, or the id is put in the queue again
+//
+// A run that was stopped may end after its job has been resumed. The job then waits in the queue
+// until the run has ended.
+#include <algorithm>
+#include <any>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <caf/all.hpp>
+
+#include "actors/errors.hpp"
+#include "actors/tuning/spawn.hpp"
+
+namespace tidemill::actors {
+namespace {
+
+using storage::EventLevel;
+using storage::EventType;
+using storage::JobChange;
+using storage::JobEvent;
+using storage::JobRecord;
+using storage::JobState;
+using storage::JobStore;
+
+// How long the device may take to load an adapter beside all else that it does.
+constexpr auto kLoadTime = std::chrono::seconds(600);
+// The most jobs whose adapters are served again after a start.
+constexpr std::uint32_t kMaxServedJobs = 100;
+
+// What runs have reported and the actor has not taken.
+class Reports {
+public:
+  void push(const std::string& job, RunReport report) {
+    const std::lock_guard lock(mutex_);
+    reports_.emplace_back(job, std::move(report));
+  }
+  [[nodiscard]] std::vector<std::pair<std::string, RunReport>> take() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(reports_, {});
+  }
+
+private:
+  std::mutex mutex_;
+  std::vector<std::pair<std::string, RunReport>> reports_;
+};
+
+struct TunerState {
+  static inline const char* name = "tuner";
+  TunerState() = default;
+
+  TunerDeps deps;
+  std::shared_ptr<Reports> reports = std::make_shared<Reports>();
+  std::map<std::string, std::unique_ptr<TuningRun>> runs;  // by job; null while it is being started
+  std::deque<std::string> queue;                           // ids of jobs that are to be started
+  std::uint64_t last_ticket = 0;
+  std::map<std::uint64_t, std::function<void()>> pending;  // what follows work at the port
+  bool stopping = false;
+};
+
+using Self = TunerActor::stateful_pointer<TunerState>;
+
+JobEvent event_of(Self self, std::string message, EventLevel level = EventLevel::kInfo) {
+  JobEvent event;
+  event.created_at = self->state.deps.unix_time();
+  event.level = level;
+  event.message = std::move(message);
+  return event;
+}
+
+JobChange change_to(Self self, JobState next, std::string message,
+                    EventLevel level = EventLevel::kInfo) {
+  JobChange change;
+  change.now = self->state.deps.unix_time();
+  change.state = next;
+  change.event = event_of(self, std::move(message), level);
+  return change;
+}
+
+// Runs `call` with the store at the port, then `then` with its result in the actor.
+template <class Call, class Then>
+void at_store(Self self, Call call, Then then) {
+  auto& state = self->state;
+  using Value = std::invoke_result_t<Call, JobStore&>;
+  const auto result = std::make_shared<std::optional<Value>>();
+  const std::uint64_t ticket = ++state.last_ticket;
+  state.pending.emplace(
+      ticket, [result, then = std::move(then)]() mutable { then(std::move(**result)); });
+  state.deps.port->run(
+      [result, jobs = state.deps.jobs, call = std::move(call)] {
+        result->emplace(call(*jobs));
+        return Duration::zero();
+      },
+      caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message(atom::worked_v, ticket));
+}
+
+// Replies with what `call` returns.
+template <class Value, class Call>
+caf::typed_response_promise<Value> reply_from_store(Self self, Call call) {
+  auto promise = self->make_response_promise<Value>();
+  at_store(self, std::move(call), [promise](Result<Value> result) mutable {
+    if (result.ok()) {
+      promise.deliver(std::move(result).value());
+    } else {
+      promise.deliver(to_caf_error(result.status()));
+    }
+  });
+  return promise;
+}
+
+// Changes a job without a client that waits for it. Logs a failure.
+void change_job(Self self, const std::string& id, JobChange change) {
+  at_store(
+      self, [id, change = std::move(change)](JobStore& jobs) { return jobs.change(id, change); },
+      [self, id](const Result<JobRecord>& changed) {
+        if (!changed.ok()) {
+          self->state.deps.log(id + ": " + changed.status().message());
+        }
+      });
+}
+
+void start_next(Self self);
+
+void start_run(Self self, const JobRecord& job) {
+  auto& state = self->state;
+  const caf::actor_addr address = self->address();
+  state.runs[job.id] = state.deps.start_run(
+      job, [id = job.id, reports = state.reports,
+            weak = caf::actor_cast<caf::weak_actor_ptr>(self)](RunReport report) {
+        reports->push(id, std::move(report));
+        if (const auto tuner = caf::actor_cast<caf::strong_actor_ptr>(weak)) {
+          caf::anon_send(caf::actor_cast<TunerActor>(tuner), atom::wake_v);
+        }
+      });
+}
+
+// Starts the jobs in the queue for which there is room.
+void start_next(Self self) {
+  auto& state = self->state;
+  while (!state.stopping && state.runs.size() < state.deps.max_running) {
+    const auto next = std::find_if(state.queue.begin(), state.queue.end(), [&](const auto& id) {
+      return !state.runs.contains(id);  // its last run has ended
+    });
+    if (next == state.queue.end()) {
+      return;
+    }
+    const std::string id = *next;
+    state.queue.erase(next);
+    state.runs[id] = nullptr;
+    at_store(
+        self,
+        [id, change = change_to(self, JobState::kRunning, "The job has started.")](
+            JobStore& jobs) { return jobs.change(id, change); },
+        [self, id](const Result<JobRecord>& job) {
+          if (job.ok() && !self->state.stopping) {
+            start_run(self, job.value());
+            return;
+          }
+          self->state.runs.erase(id);  // cancelled or paused meanwhile, or the store has failed
+          start_next(self);
+        });
+  }
+}
+
+// Removes a run that has ended. Starts what waited for it.
+void end_run(Self self, const std::string& id) {
+  auto& state = self->state;
+  state.runs.erase(id);
+  if (state.stopping && state.runs.empty()) {
+    self->quit();
+    return;
+  }
+  start_next(self);
+}
+
+AdapterRequest adapter_request(AdapterAction action, const std::string& name,
+                               const std::string& path = "") {
+  AdapterRequest request;
+  request.action = action;
+  request.name = name;
+  request.path = path;
+  return request;
+}
+
+// Makes a job whose adapter is served "succeeded". If it has been cancelled, unloads the adapter.
+void succeed(Self self, const JobRecord& job, const RunEnded& ended) {
+  JobChange change = change_to(self, JobState::kSucceeded, "The job has completed successfully.");
+  change.fine_tuned_model = self->state.deps.model_name(job);
+  storage::JobCheckpoint checkpoint;
+  checkpoint.created_at = change.now;
+  checkpoint.step_number = static_cast<std::int64_t>(ended.steps);
+  checkpoint.metrics = ended.metrics;
+  checkpoint.fine_tuned_model_checkpoint = *change.fine_tuned_model;
+  at_store(
+      self,
+      [id = job.id, change, checkpoint](JobStore& jobs) -> Result<JobRecord> {
+        TIDEMILL_ASSIGN_OR_RETURN(JobRecord changed, jobs.change(id, change));
+        TIDEMILL_RETURN_IF_ERROR(jobs.add_checkpoint(id, checkpoint).status());
+        return changed;
+      },
+      [self, id = job.id, name = *change.fine_tuned_model](const Result<JobRecord>& changed) {
+        if (!changed.ok()) {
+          self->state.deps.log(id + ": " + changed.status().message());
+          self->send(caf::actor_cast<caf::actor>(self->state.deps.device), atom::adapters_v,
+                     adapter_request(AdapterAction::kUnload, name));
+        }
+        end_run(self, id);
+      });
+}
+
+void fail(Self self, const std::string& id, const Status& why) {
+  if (self->state.stopping) {
+    end_run(self, id);  // the device may have ended before the run; the job continues later
+    return;
+  }
+  JobChange change = change_to(self, JobState::kFailed, "The job has failed: " + why.message(),
+                               EventLevel::kError);
+  change.error = storage::JobError{std::string(errc_name(why.code())), why.message(), ""};
+  at_store(
+      self, [id, change](JobStore& jobs) { return jobs.change(id, change); },
+      [self, id](const Result<JobRecord>& changed) {
+        if (!changed.ok()) {
+          self->state.deps.log(id + ": " + changed.status().message());
+        }
+        end_run(self, id);
+      });
+}
+
+// Has the device serve the adapter of a run that has ended, and then ends the job.
+void serve_result(Self self, const std::string& id, const RunEnded& ended) {
+  at_store(
+      self, [id](JobStore& jobs) { return jobs.find(id); },
+      [self, id, ended](const Result<JobRecord>& job) {
+        if (!job.ok()) {
+          fail(self, id, job.status());
+          return;
+        }
+        const std::string name = self->state.deps.model_name(job.value());
+        self->request(self->state.deps.device, kLoadTime, atom::adapters_v,
+                      adapter_request(AdapterAction::kLoad, name, ended.adapter))
+            .then([self, job = job.value(),
+                   ended](const AdapterList&) { succeed(self, job, ended); },
+                  [self, id](const caf::error& error) {
+                    fail(self, id,
+                         from_caf_error(error).with_context("the adapter could not be served"));
+                  });
+      });
+}
+
+void on_report(Self self, const std::string& id, const RunBegan& began) {
+  JobChange change;
+  change.now = self->state.deps.unix_time();
+  change.resolved = began.resolved;
+  change.event = event_of(self, "The files are valid. The job takes " +
+                                    std::to_string(began.steps) + " steps.");
+  change_job(self, id, std::move(change));
+}
+
+void on_report(Self self, const std::string& id, const RunProgress& progress) {
+  JobChange change;
+  change.now = self->state.deps.unix_time();
+  change.trained_tokens = progress.trained_tokens;
+  change.estimated_finish = change.now + static_cast<std::int64_t>(progress.seconds_left);
+  change.event = event_of(self, progress.message);
+  change.event->type = EventType::kMetrics;
+  change.event->data = progress.data;
+  change_job(self, id, std::move(change));
+}
+
+void on_report(Self self, const std::string& id, const Result<RunEnded>& ended) {
+  if (!ended.ok()) {
+    fail(self, id, ended.status());
+  } else if (ended.value().stopped) {
+    end_run(self, id);
+  } else {
+    serve_result(self, id, ended.value());
+  }
+}
+
+// Changes the state of a job as a client asks.
+caf::typed_response_promise<JobRecord> change_state(Self self, const std::string& id,
+                                                    JobState next, const char* message) {
+  auto promise = self->make_response_promise<JobRecord>();
+  at_store(
+      self,
+      [id, change = change_to(self, next, message)](JobStore& jobs) {
+        return jobs.change(id, change);
+      },
+      [self, id, next, promise](Result<JobRecord> changed) mutable {
+        if (!changed.ok()) {
+          promise.deliver(to_caf_error(changed.status()));
+          return;
+        }
+        promise.deliver(std::move(changed).value());
+        auto& state = self->state;
+        std::erase(state.queue, id);
+        if (next == JobState::kQueued) {
+          state.queue.push_back(id);
+          start_next(self);
+        } else if (const auto run = state.runs.find(id);
+                   run != state.runs.end() && run->second != nullptr) {
+          run->second->request_stop();
+        }
+      });
+  return promise;
+}
+
+caf::typed_response_promise<JobRecord> create(Self self, storage::JobSpec spec) {
+  auto promise = self->make_response_promise<JobRecord>();
+  at_store(
+      self,
+      [spec = std::move(spec), check = self->state.deps.check, now = self->state.deps.unix_time(),
+       queued = change_to(self, JobState::kQueued, "The job is queued.")](
+          JobStore& jobs) -> Result<JobRecord> {
+        TIDEMILL_RETURN_IF_ERROR(check(spec));
+        TIDEMILL_ASSIGN_OR_RETURN(JobRecord created, jobs.create(spec, now));
+        TIDEMILL_RETURN_IF_ERROR(jobs.change(created.id, queued).status());
+        return created;
+      },
+      [self, promise](Result<JobRecord> created) mutable {
+        if (!created.ok()) {
+          promise.deliver(to_caf_error(created.status()));
+          return;
+        }
+        self->state.queue.push_back(created.value().id);
+        promise.deliver(std::move(created).value());
+        start_next(self);
+      });
+  return promise;
+}
+
+// Loads the adapters of succeeded jobs one after another, until one does not fit.
+void serve_adapters(Self self, std::vector<JobRecord> jobs) {
+  if (jobs.empty() || self->state.stopping) {
+    return;
+  }
+  const JobRecord job = std::move(jobs.front());
+  jobs.erase(jobs.begin());
+  self->request(self->state.deps.device, kLoadTime, atom::adapters_v,
+                adapter_request(AdapterAction::kLoad, job.fine_tuned_model,
+                                self->state.deps.adapter_path(job)))
+      .then([self, jobs](const AdapterList&) { serve_adapters(self, jobs); },
+            [self, jobs, job](const caf::error& error) {
+              const Status why = from_caf_error(error);
+              self->state.deps.log(job.fine_tuned_model + ": is not served: " + why.message());
+              if (why.code() != Errc::kResourceExhausted) {
+                serve_adapters(self, jobs);
+              }
+            });
+}
+
+// Continues the jobs of an earlier server.
+void continue_jobs(Self self) {
+  struct Found {
+    std::vector<JobRecord> to_queue;
+    std::vector<JobRecord> succeeded;
+  };
+  at_store(
+      self,
+      [again = change_to(self, JobState::kQueued, "The server has started again.")](
+          JobStore& jobs) -> Result<Found> {
+        Found found;
+        TIDEMILL_ASSIGN_OR_RETURN(const std::vector<JobRecord> unfinished, jobs.unfinished());
+        for (const JobRecord& job : unfinished) {
+          if (job.state == JobState::kRunning || job.state == JobState::kValidatingFiles) {
+            TIDEMILL_RETURN_IF_ERROR(jobs.change(job.id, again).status());
+          }
+          if (job.state != JobState::kPaused) {
+            found.to_queue.push_back(job);
+          }
+        }
+        storage::PageQuery query;
+        query.limit = kMaxServedJobs;
+        TIDEMILL_ASSIGN_OR_RETURN(const storage::JobPage page, jobs.list(query));
+        for (const JobRecord& job : page.entries) {
+          if (job.state == JobState::kSucceeded) {
+            found.succeeded.push_back(job);
+          }
+        }
+        return found;
+      },
+      [self](Result<Found> found) {
+        if (!found.ok()) {
+          self->state.deps.log("finetuning jobs: " + found.status().message());
+          return;
+        }
+        for (const JobRecord& job : found.value().to_queue) {
+          self->state.queue.push_back(job.id);
+        }
+        start_next(self);
+        serve_adapters(self, std::move(found).value().succeeded);
+      });
+}
+
+void stop(Self self) {
+  auto& state = self->state;
+  state.stopping = true;
+  state.queue.clear();
+  for (const auto& [id, run] : state.runs) {
+    if (run != nullptr) {
+      run->request_stop();
+    }
+  }
+  if (state.runs.empty()) {
+    self->quit();
+  }
+}
+
+caf::error is_stopping() {
+  return to_caf_error({Errc::kUnavailable, "the server is shutting down"});
+}
+
+TunerActor::behavior_type tuner(Self self, TunerDeps deps) {
+  self->link_to(deps.device);
+  self->state.deps = std::move(deps);
+  return {
+      [self](atom::create, storage::JobSpec& spec) -> caf::result<JobRecord> {
+        return self->state.stopping ? caf::result<JobRecord>(is_stopping())
+                                    : create(self, std::move(spec));
+      },
+      [self](atom::list, const storage::PageQuery& query) {
+        return reply_from_store<storage::JobPage>(
+            self, [query](JobStore& jobs) { return jobs.list(query); });
+      },
+      [self](atom::get, const std::string& id) {
+        return reply_from_store<JobRecord>(self, [id](JobStore& jobs) { return jobs.find(id); });
+      },
+      [self](atom::cancel, const std::string& id) {
+        return change_state(self, id, JobState::kCancelled, "The job was cancelled.");
+      },
+      [self](atom::pause, const std::string& id) {
+        return change_state(self, id, JobState::kPaused, "The job was paused.");
+      },
+      [self](atom::resume, const std::string& id) -> caf::result<JobRecord> {
+        return self->state.stopping
+                   ? caf::result<JobRecord>(is_stopping())
+                   : change_state(self, id, JobState::kQueued, "The job was resumed.");
+      },
+      [self](atom::events, const storage::PageQuery& query) {
+        return reply_from_store<storage::JobEventPage>(
+            self, [query](JobStore& jobs) { return jobs.events(query); });
+      },
+      [self](atom::checkpoint, const storage::PageQuery& query) {
+        return reply_from_store<storage::JobCheckpointPage>(
+            self, [query](JobStore& jobs) { return jobs.checkpoints(query); });
+      },
+      [self](atom::start) { continue_jobs(self); },
+      [self](atom::stop) { stop(self); },
+      [self](atom::wake) {
+        for (auto& [id, report] : self->state.reports->take()) {
+          std::visit([self, &id = id](const auto& one) { on_report(self, id, one); }, report);
+        }
+      },
+      [self](atom::worked, std::uint64_t ticket) {
+        auto& pending = self->state.pending;
+        const auto found = pending.find(ticket);
+        const std::function<void()> then = std::move(found->second);
+        pending.erase(found);
+        then();
+      },
+  };
+}
+
+}  // namespace
+
+TunerActor spawn_tuner(caf::actor_system& system, TunerDeps deps) {
+  return system.spawn(tuner, std::move(deps));
+}
+
+}  // namespace tidemill::actors

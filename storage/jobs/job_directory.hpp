@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// The directory of a server's uploaded files and finetuning jobs, which `FileStore` and `JobStore`
+// share:
+//
+//   lock        held while the directory is open
+//   jobs.db     a SQLite database: the metadata of files, the jobs, their events and checkpoints
+//   files/ID    the bytes of each file
+//
+// A change is one transaction of the database, which is durable when the call returns. The bytes of
+// a file are durable before its row is written, and its row is removed before its bytes. A crash
+// therefore leaves at most bytes without a row, and `FileStore::open` removes these.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/files/file.hpp"
+#include "base/result.hpp"
+
+namespace tidemill::storage {
+
+/// Where a job directory is, and what it may use.
+struct JobDirectoryOptions {
+  std::filesystem::path path;  // is created unless it exists; its parent must exist
+  /// The size of the database. A change that needs more fails with `kResourceExhausted`.
+  std::uint64_t max_database_bytes = std::uint64_t{4} << 30U;
+  /// Returns 64 random bits, of which ids and seeds are made. Called from the thread of the call.
+  /// If clients must not guess ids, the bits must not be predictable.
+  std::function<std::uint64_t()> random_bits;
+};
+
+/// An open job directory.
+class JobDirectory {
+public:
+  /// What the stores share.
+  struct Parts;
+
+  /// Opens the directory, or makes it. Borrows `files`, which must outlive it. Reads the whole
+  /// database once to check it.
+  /// Errors: `kUnavailable` if another process has it open; `kCorruptData` naming the file if the
+  /// database is damaged, or missing although there are files; otherwise as `DurableFile` and
+  /// `Database::open`.
+  [[nodiscard]] static Result<std::shared_ptr<JobDirectory>> open(JobDirectoryOptions options,
+                                                                  FileSystem& files);
+
+  explicit JobDirectory(std::unique_ptr<Parts> parts);
+  JobDirectory(const JobDirectory&) = delete;
+  JobDirectory& operator=(const JobDirectory&) = delete;
+  ~JobDirectory();
+
+  [[nodiscard]] Parts& parts() noexcept { return *parts_; }
+
+private:
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace tidemill::storage

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// The journal of finetuning jobs.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.hpp"
+#include "storage/jobs/job_directory.hpp"
+#include "storage/jobs/job_record.hpp"
+
+namespace tidemill::storage {
+
+/// The limits of a job store.
+struct JobLimits {
+  /// A new job takes the place of the oldest one that has ended, with its events and checkpoints.
+  std::uint32_t max_jobs = 10'000;
+  /// Of each job. A new event takes the place of the oldest one of metrics, or else of the oldest.
+  std::uint32_t max_events = 10'000;
+  std::uint32_t max_checkpoints = 1'000;  // of each job; further ones are refused
+};
+
+/// A change of a job. Members that are absent stay as they are.
+struct JobChange {
+  std::int64_t now = 0;           // Unix time, seconds; the end of the job if it ends
+  std::optional<JobState> state;  // must be able to follow the current one
+  /// What has happened. A change of the state needs an event. Its id is ignored.
+  std::optional<JobEvent> event;
+  std::optional<JobHyperparameters> resolved;
+  std::optional<std::string> fine_tuned_model;
+  std::optional<std::int64_t> trained_tokens;
+  std::optional<std::int64_t> estimated_finish;  // reset to 0 when the job ends
+  std::optional<std::vector<std::string>> result_files;
+  std::optional<JobError> error;
+};
+
+/// The jobs of a job directory, their events and checkpoints. A call that has returned is durable,
+/// and a call that fails has changed nothing.
+///
+/// Errors, of all calls: `kNotFound` for an unknown id; as `Database::execute`.
+/// Threads: safe to use concurrently. Calls wait for the disk.
+class JobStore {
+public:
+  /// The longest JSON text of an event or a checkpoint, and the longest message.
+  static constexpr std::size_t kMaxDataBytes = std::size_t{64} << 10U;
+  /// The longest JSON text of a `JobSpec`.
+  static constexpr std::size_t kMaxSpecBytes = std::size_t{1} << 20U;
+
+  JobStore(std::shared_ptr<JobDirectory> directory, const JobLimits& limits)
+      : directory_(std::move(directory)), limits_(limits) {}
+
+  /// Adds a job in state `kValidatingFiles`, with an event. Draws its seed if `spec.seed` is -1.
+  /// Errors: `kNotFound` naming the field if a file does not exist; `kInvalidArgument` naming the
+  /// field if its purpose is another, or the spec is too large; `kResourceExhausted` if
+  /// `JobLimits::max_jobs` jobs have not ended.
+  [[nodiscard]] Result<JobRecord> create(const JobSpec& spec, std::int64_t now);
+
+  /// Returns a job.
+  [[nodiscard]] Result<JobRecord> find(const std::string& id);
+  /// Returns a part of the list of all jobs. `query.job` is not used.
+  [[nodiscard]] Result<JobPage> list(const PageQuery& query);
+  /// Returns the jobs that have not ended, oldest first.
+  [[nodiscard]] Result<std::vector<JobRecord>> unfinished();
+
+  /// Changes a job, and adds the event, in one transaction. Returns the job as it is then.
+  /// Errors: `kInvalidArgument` if the state cannot follow the current one, or a text is too long.
+  [[nodiscard]] Result<JobRecord> change(const std::string& id, const JobChange& change);
+
+  /// Adds an event. Returns it with its id. Errors: `kInvalidArgument` if a text is too long.
+  [[nodiscard]] Result<JobEvent> add_event(const std::string& job, JobEvent event);
+  /// Returns a part of the list of events of `query.job`.
+  [[nodiscard]] Result<JobEventPage> events(const PageQuery& query);
+
+  /// Adds a checkpoint. One of the same step takes the place of the earlier one and has its id, so
+  /// that a job that repeats steps after a crash has each checkpoint once.
+  /// Errors: `kInvalidArgument` if a text is too long; `kResourceExhausted` beyond
+  /// `JobLimits::max_checkpoints`.
+  [[nodiscard]] Result<JobCheckpoint> add_checkpoint(const std::string& job,
+                                                     JobCheckpoint checkpoint);
+  /// Returns a part of the list of checkpoints of `query.job`, the latest added first.
+  [[nodiscard]] Result<JobCheckpointPage> checkpoints(const PageQuery& query);
+
+private:
+  [[nodiscard]] Status check_file(std::string_view field, const std::string& id);
+  [[nodiscard]] Status make_room();
+  [[nodiscard]] Result<JobEvent> insert_event(std::int64_t job, JobEvent event);
+  [[nodiscard]] Status limit_events(std::int64_t job, std::int64_t newest);
+  [[nodiscard]] Result<std::int64_t> number_of_job(const std::string& id);
+
+  std::shared_ptr<JobDirectory> directory_;
+  JobLimits limits_;
+};
+
+}  // namespace tidemill::storage
