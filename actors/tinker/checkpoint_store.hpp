@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -54,10 +55,11 @@ public:
   /// Adds or replaces the description of a run.
   [[nodiscard]] virtual Status put_run(const RunInfo& run) = 0;
 
-  /// Stores a checkpoint, replacing the one of its path, and returns its size in bytes. A failed
+  /// Stores a checkpoint, replacing the one of its path, and returns its size in bytes. If there
+  /// are recipients, the files are encrypted to them, and their names end with ".age". A failed
   /// call leaves an old checkpoint or none.
-  [[nodiscard]] virtual Result<std::int64_t> put(const CheckpointInfo& info,
-                                                 const JobState& state) = 0;
+  [[nodiscard]] virtual Result<std::int64_t> put(const CheckpointInfo& info, const JobState& state,
+                                                 std::span<const AgeRecipient> recipients) = 0;
   /// Replaces the description of a checkpoint.
   [[nodiscard]] virtual Status put_info(const CheckpointInfo& info) = 0;
   /// Reads a checkpoint. Errors: `kNotFound`, `kCorruptData`.

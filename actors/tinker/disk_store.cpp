@@ -20,12 +20,22 @@ constexpr const char* kInfoFile = "checkpoint.json";
 constexpr const char* kRunFile = "run.json";
 constexpr const char* kOptimizerFile = "optimizer.safetensors";
 constexpr const char* kIncomplete = "incomplete";
+constexpr std::string_view kEncrypted = ".age";
 constexpr std::array kKinds = {CheckpointKind::kTraining, CheckpointKind::kSampler,
                                CheckpointKind::kExternal};
 
 std::string folder_of(std::string run_id) {
   std::replace(run_id.begin(), run_id.end(), ':', '.');
   return run_id;
+}
+
+// Whether a file of a checkpoint is one of its adapter, encrypted or not.
+bool is_adapter_file(std::string_view name) {
+  if (name.ends_with(kEncrypted)) {
+    name.remove_suffix(kEncrypted.size());
+  }
+  const auto names = engines::exported_adapter_names();
+  return std::find(names.begin(), names.end(), name) != names.end();
 }
 
 // -- JSON -----------------------------------------------------------------------------------------
@@ -185,7 +195,8 @@ public:
     return write_file(files_, folder / kRunFile, json.to_text());
   }
 
-  Result<std::int64_t> put(const CheckpointInfo& info, const JobState& state) override {
+  Result<std::int64_t> put(const CheckpointInfo& info, const JobState& state,
+                           std::span<const AgeRecipient> recipients) override {
     const fs::path run = root_ / folder_of(info.path.run_id);
     TIDEMILL_RETURN_IF_ERROR(make_directory(files_, run));
     TIDEMILL_RETURN_IF_ERROR(clear_incomplete(run));
@@ -194,6 +205,9 @@ public:
     TIDEMILL_RETURN_IF_ERROR(engines::write_adapter(files_, folder,
                                                     to_adapter_config(info.lora, info.base_model),
                                                     model_, state.weights.adapter));
+    if (!recipients.empty()) {
+      TIDEMILL_RETURN_IF_ERROR(encrypt_files(folder, recipients));
+    }
     if (state.optimizer) {
       TIDEMILL_RETURN_IF_ERROR(
           write_tensor_file(files_, folder / kOptimizerFile, *state.optimizer));
@@ -249,16 +263,18 @@ public:
 
   Result<std::vector<CheckpointFile>> files(const CheckpointPath& path) override {
     std::vector<CheckpointFile> out;
-    for (const std::string_view name : engines::exported_adapter_names()) {
-      TIDEMILL_ASSIGN_OR_RETURN(const ReadableFile file, ReadableFile::open(folder(path) / name));
-      out.push_back({std::string(name), static_cast<std::int64_t>(file.size_bytes())});
+    TIDEMILL_ASSIGN_OR_RETURN(const std::vector<std::string> names, list_directory(folder(path)));
+    for (const std::string& name : names) {
+      if (is_adapter_file(name)) {
+        TIDEMILL_ASSIGN_OR_RETURN(const ReadableFile file, ReadableFile::open(folder(path) / name));
+        out.push_back({name, static_cast<std::int64_t>(file.size_bytes())});
+      }
     }
     return out;
   }
 
   Result<std::string> read_file(const CheckpointPath& path, const std::string& name) override {
-    const auto names = engines::exported_adapter_names();
-    if (std::find(names.begin(), names.end(), name) == names.end()) {
+    if (!is_adapter_file(name)) {
       return Status(Errc::kNotFound, "the checkpoint has no file of this name");
     }
     return read_text_file(folder(path) / name, kMaxFileBytes);
@@ -267,6 +283,18 @@ public:
 private:
   [[nodiscard]] fs::path folder(const CheckpointPath& path) const {
     return root_ / folder_of(path.run_id) / kind_segment(path.kind) / path.name;
+  }
+
+  // Replaces the files of an adapter by encrypted ones.
+  Status encrypt_files(const fs::path& folder, std::span<const AgeRecipient> recipients) {
+    for (const std::string_view name : engines::exported_adapter_names()) {
+      TIDEMILL_ASSIGN_OR_RETURN(const std::string plain,
+                                read_text_file(folder / name, kMaxFileBytes));
+      TIDEMILL_RETURN_IF_ERROR(write_file(files_, folder / std::string(name).append(kEncrypted),
+                                          encrypt_age(plain, recipients)));
+      TIDEMILL_RETURN_IF_ERROR(remove_file(files_, folder / name));
+    }
+    return {};
   }
 
   Status clear_incomplete(const fs::path& run) {

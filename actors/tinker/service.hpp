@@ -301,7 +301,7 @@ private:
   void use_adapter(const std::string& name, std::function<void(Status)> then);
   void publish(const std::string& name);
   void on_published(const std::string& name, const Status& status);
-  void unload_idle();
+  bool unload_idle(std::size_t kept);
   void release_adapter(const std::string& name);
   /// Has the next sampler that uses a checkpoint read it again.
   void forget_published(const CheckpointPath& path);
@@ -314,7 +314,8 @@ private:
                                     std::int64_t previous) const;
 
   // service_checkpoints.cpp
-  void store_checkpoint(CheckpointInfo info, JobState state, std::function<void(Status)> done);
+  void store_checkpoint(CheckpointInfo info, JobState state, std::vector<AgeRecipient> recipients,
+                        std::function<void(Status)> done);
   void read_checkpoint(const CheckpointPath& path, bool with_optimizer,
                        std::function<void(Result<JobState>)> done);
   void remove_checkpoint(const CheckpointPath& path, std::function<void(Status)> done);

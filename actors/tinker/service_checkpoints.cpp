@@ -116,6 +116,7 @@ bool Service::is_listed(ExchangeId exchange) {
 // -- reading and writing --------------------------------------------------------------------------
 
 void Service::store_checkpoint(CheckpointInfo info, JobState state,
+                               std::vector<AgeRecipient> recipients,
                                std::function<void(Status)> done) {
   struct Work {
     CheckpointInfo info;
@@ -124,8 +125,8 @@ void Service::store_checkpoint(CheckpointInfo info, JobState state,
   };
   const auto work = std::make_shared<Work>(Work{std::move(info), std::move(state), {}});
   deps_.run_work(
-      [store = deps_.store, work] {
-        const Result<std::int64_t> size = store->put(work->info, work->state);
+      [store = deps_.store, work, recipients = std::move(recipients)] {
+        const Result<std::int64_t> size = store->put(work->info, work->state, recipients);
         work->state = JobState();  // freed here, because it may be large
         size.ok() ? void(work->info.size_bytes = size.value()) : void(work->status = size.status());
       },

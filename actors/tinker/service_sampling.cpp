@@ -175,7 +175,7 @@ void Service::use_adapter(const std::string& name, std::function<void(Status)> t
   adapter.waiting.push_back(std::move(then));
   if (adapter.state == Adapter::State::kUnloaded) {
     adapter.state = Adapter::State::kPublishing;
-    unload_idle();
+    unload_idle(deps_.limits.max_published);
     publish(name);
   }
 }
@@ -206,13 +206,18 @@ void Service::on_published(const std::string& name, const Status& status) {
     }
     return;
   }
+  if (status.code() == Errc::kResourceExhausted && unload_idle(0)) {
+    publish(name);  // there is more room now
+    return;
+  }
   found->second.state = status.ok() ? Adapter::State::kPublished : Adapter::State::kUnloaded;
   for (const auto& then : std::exchange(found->second.waiting, {})) {
     then(status);
   }
 }
 
-void Service::unload_idle() {
+// Unloads idle adapters until at most `kept` are loaded. Returns whether any was.
+bool Service::unload_idle(std::size_t kept) {
   std::vector<std::pair<std::uint64_t, std::string>> idle;
   std::size_t loaded = 0;
   for (const auto& [name, adapter] : adapters_) {
@@ -222,10 +227,12 @@ void Service::unload_idle() {
     }
   }
   std::sort(idle.begin(), idle.end());
-  for (std::size_t i = 0; i < idle.size() && loaded > deps_.limits.max_published; ++i, --loaded) {
-    adapters_.at(idle[i].second).state = Adapter::State::kUnloaded;
-    deps_.backend->unpublish(idle[i].second);
+  std::size_t unloaded = 0;
+  for (; unloaded < idle.size() && loaded > kept; ++unloaded, --loaded) {
+    adapters_.at(idle[unloaded].second).state = Adapter::State::kUnloaded;
+    deps_.backend->unpublish(idle[unloaded].second);
   }
+  return unloaded > 0;
 }
 
 void Service::release_adapter(const std::string& name) {

@@ -320,7 +320,7 @@ void Service::run(const std::string& model_id, std::int64_t seq_id, SaveWeights&
   deps_.backend->save(
       model.job, with_optimizer,
       [this, model_id, seq_id, info, named = call.name.has_value(),
-       sampling_seq_id = call.sampling_seq_id.value_or(0),
+       recipients = std::move(call.recipients), sampling_seq_id = call.sampling_seq_id.value_or(0),
        session_id = model.session_id](Result<JobState> state) {
         if (!state.ok()) {
           fail_turn(model_id, seq_id, state.status());
@@ -334,7 +334,7 @@ void Service::run(const std::string& model_id, std::int64_t seq_id, SaveWeights&
               Json::Object{{"type", "save_weights_for_sampler"}, {"sampling_session_id", sampler}});
           return;
         }
-        store_checkpoint(info, std::move(state).value(),
+        store_checkpoint(info, std::move(state).value(), recipients,
                          [this, model_id, seq_id, path = info.path](const Status& status) {
                            if (!status.ok()) {
                              fail_turn(model_id, seq_id, status);

@@ -294,6 +294,25 @@ class TinkerClientTest(unittest.TestCase):
         self.rest.delete_checkpoint_from_tinker_path(external).result()
         self.assertEqual(len(self.rest.list_checkpoints(run).result().checkpoints), 1)
 
+    def test_exports_are_encrypted_to_recipients(self) -> None:
+        try:
+            import pyrage
+        except ImportError:
+            self.skipTest("the Python package pyrage is not installed")
+        identity = pyrage.x25519.Identity.generate()
+        client = self.new_client()
+        exports = {}
+        for name, recipients in (("plain", None), ("secret", [str(identity.to_public())])):
+            path = client.save_weights_external(
+                name, age_encryption_recipients=recipients).result().path
+            for file, url in self.rest.get_external_weights_urls(path).result().urls.items():
+                with urllib.request.urlopen(url) as response:
+                    exports[name, file] = response.read()
+        for file in ("adapter_config.json", "adapter_model.safetensors"):
+            self.assertEqual(pyrage.decrypt(exports["secret", file + ".age"], [identity]),
+                             exports["plain", file])
+        self.assertEqual(len(exports), 4)
+
     def test_a_client_that_dies_leaves_its_checkpoints(self) -> None:
         script = (
             "import numpy as np, os, tinker\n"
@@ -306,6 +325,39 @@ class TinkerClientTest(unittest.TestCase):
         path = died.stdout.decode().strip()
         client = self.service.create_training_client_from_state_with_optimizer(path).result()
         self.assertEqual(client.get_info().lora_rank, 2)
+
+
+class KeysTest(unittest.TestCase):
+    def test_keys_need_scopes(self) -> None:
+        import tempfile
+        with tempfile.TemporaryDirectory() as folder:
+            keys = {}
+            for scope in ("infer", "tune"):
+                made = subprocess.run(
+                    [PROGRAM, "keys", "add", f"{folder}/keys.json", "--name", scope, "--scope",
+                     scope], stdout=subprocess.PIPE, check=True)
+                keys[scope] = "tml-" + made.stdout.decode().split()[0]
+            with Server(PROGRAM, SOURCE / "examples/models/arithmetic",
+                        f"serve.checkpoints_path={folder}/checkpoints",
+                        f"serve.keys_file={folder}/keys.json") as server:
+                tune = tinker.ServiceClient(base_url=server.url, api_key=keys["tune"])
+                client = tune.create_lora_training_client("arithmetic", rank=2).result()
+                path = client.save_weights_external("e").result().path
+                urls = tinker.RestClient(base_url=server.url, api_key=keys["tune"]) \
+                    .get_external_weights_urls(path).result().urls
+                with urllib.request.urlopen(urls["adapter_config.json"]) as response:
+                    self.assertEqual(json.load(response)["r"], 2)  # without a key
+                infer = tinker.ServiceClient(base_url=server.url, api_key=keys["infer"])
+                sampler = infer.create_sampling_client(base_model="arithmetic").result()
+                sampler.sample(types.ModelInput.from_ints(ids_of("1+1=")), 1,
+                               types.SamplingParams(max_tokens=1)).result()
+                with self.assertRaises(tinker.PermissionDeniedError):
+                    infer.create_lora_training_client("arithmetic", rank=2).result()
+                with self.assertRaises(tinker.AuthenticationError):
+                    tinker.ServiceClient(base_url=server.url, api_key="tml-wrong") \
+                        .create_sampling_client(base_model="arithmetic").result()
+                for service in (tune, infer):
+                    service.close("success").result()
 
 
 class RestartTest(unittest.TestCase):

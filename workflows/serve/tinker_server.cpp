@@ -8,6 +8,7 @@
 #include "actors/tinker/disk_store.hpp"
 #include "actors/tinker/lora_config.hpp"
 #include "engines/runtime/new_adapter.hpp"
+#include "workflows/memory_plan.hpp"
 #include "workflows/model_run.hpp"
 
 namespace tidemill::workflows {
@@ -22,6 +23,7 @@ actors::MakeJobOptions make_job_options(const ServeOptions& options,
              const TensorMap* tensors) -> Result<engines::JobOptions> {
     const engines::AdapterConfig config = actors::tinker::to_adapter_config(lora, base);
     engines::JobOptions job;
+    job.window_tokens = window_for(files.config.max_positions);
     if (tensors != nullptr) {
       TIDEMILL_ASSIGN_OR_RETURN(
           job.adapter, engines::assemble_adapter(config, *tensors, files.config, "checkpoint"));

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "actors/gateway/openai/api_error.hpp"
+#include "actors/gateway/tinker/age.hpp"
 #include "engines/rl/token_sum_loss.hpp"
 #include "engines/rollout_engine.hpp"
 #include "engines/training_job.hpp"
@@ -113,6 +114,7 @@ struct SaveWeights {
   std::optional<std::int64_t> ttl_seconds;
   bool overwrite = false;
   Metadata user_metadata;
+  std::vector<AgeRecipient> recipients;  // of an external checkpoint; empty: it is not encrypted
 };
 
 /// /api/v1/optim_step

@@ -21,6 +21,7 @@ constexpr std::size_t kMaxMessageBytes = 600;
 constexpr std::size_t kMaxMetadata = 64;  // entries
 constexpr std::size_t kMaxMetadataBytes = 16 << 10U;
 constexpr std::size_t kMaxNameBytes = 128;
+constexpr std::size_t kMaxRecipients = 10;
 constexpr std::int64_t kMaxSeqId = std::numeric_limits<std::int32_t>::max();
 constexpr std::string_view kScheme = "tinker://";
 
@@ -132,6 +133,23 @@ public:
     if (value != nullptr && !is_off) {
       fields_.refuse(name, "not supported: " + std::string(reason));
     }
+  }
+
+  std::vector<AgeRecipient> recipients(std::string_view name) {
+    std::vector<AgeRecipient> out;
+    for (const std::string& text : fields_.strings(name).value_or(std::vector<std::string>())) {
+      const Result<AgeRecipient> recipient = parse_age_recipient(text);
+      if (!recipient.ok()) {
+        fields_.refuse(std::string(name) + "[" + std::to_string(out.size()) + "]",
+                       recipient.status().message());
+        return {};
+      }
+      out.push_back(recipient.value());
+    }
+    if (out.size() > kMaxRecipients) {
+      fields_.refuse(name, "has more than 10 entries");
+    }
+    return out;
   }
 
   // Keeps the refusal of a member object.
@@ -421,7 +439,7 @@ CallResult<SaveWeights> read_save_weights(CheckpointKind kind, std::string_view 
     call.ttl_seconds = fields.ttl();
     call.overwrite = all.boolean("overwrite").value_or(false);
     call.user_metadata = fields.metadata();
-    fields.refuse_if_set("age_encryption_recipients", "files are not encrypted");
+    call.recipients = fields.recipients("age_encryption_recipients");
     switch (kind) {
       case CheckpointKind::kTraining:
         all.refuse_others(

@@ -3,6 +3,7 @@
 #include <fstream>
 #include <iterator>
 #include <limits>
+#include <random>
 #include <string>
 #include <variant>
 #include <vector>
@@ -144,6 +145,32 @@ TEST(TinkerCallsTest, RefusesWhatItDoesNotSupportByName) {
             "data[0].loss_fn_inputs.target_tokens: must have one value for each position; several "
             "are not supported");
   EXPECT_THAT(message(7), HasSubstr("loss_fn: the loss \"stable_reinforce\" is not supported"));
+}
+
+TEST(TinkerCallsTest, DamagedBodiesAreRefusedOrRead) {
+  std::mt19937 random(7);
+  int refusals = 0;
+  for (const int file : {0, 2, 3, 4, 5, 6, 7}) {
+    const std::string body = golden("forward_backward_" + std::to_string(file) + ".pb");
+    for (int round = 0; round < 400; ++round) {
+      std::string damaged = body;
+      for (std::size_t i = 0; i < 1 + round % 4; ++i) {
+        damaged[random() % damaged.size()] = static_cast<char>(random());
+      }
+      damaged.resize(damaged.size() - random() % 3);
+      const auto result = tinker::read_forward(damaged, "", small_model());
+      if (const auto* call = std::get_if<tinker::ForwardCall>(&result)) {
+        for (const engines::TrainSequence& sequence : call->sequences) {
+          ASSERT_EQ(sequence.response_mask.size(), sequence.ids.size());
+          ASSERT_EQ(sequence.advantages.size(), sequence.ids.size());
+        }
+      } else {
+        ASSERT_FALSE(std::get<tinker::RefusedCall>(result).error.message.empty());
+        ++refusals;
+      }
+    }
+  }
+  EXPECT_GT(refusals, 1000);
 }
 
 TEST(TinkerCallsTest, RefusesTokensOutsideTheVocabulary) {
@@ -470,6 +497,35 @@ TEST(TinkerCallsTest, ReadsPolls) {
               HasSubstr("x: unknown field"));
   EXPECT_EQ(accepted(tinker::read_ttl(R"({"ttl_seconds": null})")), std::nullopt);
   EXPECT_EQ(accepted(tinker::read_ttl(R"({"ttl_seconds": 7200})")), 7200);
+}
+
+// -- encryption -----------------------------------------------------------------------------------
+
+TEST(TinkerCallsTest, EncryptsAsAgeDoes) {
+  const auto recipient =
+      tinker::parse_age_recipient("age1anf444dz60eqmxheac8x33nfj5vxt54amu8hfahzpxyq955wdgmq7cu77y");
+  ASSERT_TRUE(recipient.ok());
+  unsigned char next = 0;
+  const auto counting = [&](std::span<unsigned char> bytes) {
+    for (unsigned char& byte : bytes) {
+      byte = ++next;
+    }
+  };
+  const std::vector<tinker::AgeRecipient> twice = {recipient.value(), recipient.value()};
+  // The file is one that another implementation of age decrypts; see the README next to it.
+  EXPECT_EQ(tinker::encrypt_age(std::string(70000, 'x'), twice, counting), golden("encrypted.age"));
+}
+
+TEST(TinkerCallsTest, RecipientsAreChecked) {
+  const std::string good = "age1anf444dz60eqmxheac8x33nfj5vxt54amu8hfahzpxyq955wdgmq7cu77y";
+  EXPECT_TRUE(tinker::parse_age_recipient(good).ok());
+  for (std::size_t i = 0; i < good.size(); ++i) {
+    std::string bad = good;
+    bad[i] = bad[i] == 'q' ? 'p' : 'q';
+    EXPECT_FALSE(tinker::parse_age_recipient(bad).ok()) << bad;
+  }
+  EXPECT_FALSE(tinker::parse_age_recipient("").ok());
+  EXPECT_FALSE(tinker::parse_age_recipient(good + "q").ok());
 }
 
 // -- results --------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ protected:
 
 TEST_F(DiskStoreTest, ReadsWhatItHasStored) {
   const tinker::JobState saved = state(1);
-  const auto size = store_->put(info("a"), saved);
+  const auto size = store_->put(info("a"), saved, {});
   ASSERT_TRUE(size.ok()) << size.status().to_string();
   EXPECT_GT(size.value(), 1000);
   tinker::RunInfo run{"abc:train:0", "arithmetic", info("a").lora, 2000, {{"k", "v"}}};
@@ -102,8 +102,8 @@ TEST_F(DiskStoreTest, ReadsWhatItHasStored) {
 }
 
 TEST_F(DiskStoreTest, ReplacesAndRemoves) {
-  ASSERT_TRUE(store_->put(info("a"), state(1)).ok());
-  ASSERT_TRUE(store_->put(info("a"), state(2)).ok());
+  ASSERT_TRUE(store_->put(info("a"), state(1), {}).ok());
+  ASSERT_TRUE(store_->put(info("a"), state(2), {}).ok());
   EXPECT_EQ(store_->get(info("a").path, false).value().weights.adapter_digest,
             state(2).weights.adapter_digest);
   tinker::CheckpointInfo changed = info("a");
@@ -119,7 +119,7 @@ TEST_F(DiskStoreTest, ReplacesAndRemoves) {
 }
 
 TEST_F(DiskStoreTest, FilesAreThoseOfThePeftLayout) {
-  ASSERT_TRUE(store_->put(info("a"), state(1)).ok());
+  ASSERT_TRUE(store_->put(info("a"), state(1), {}).ok());
   const auto listed = store_->files(info("a").path);
   ASSERT_TRUE(listed.ok());
   ASSERT_EQ(listed.value().size(), 2U);
@@ -134,8 +134,23 @@ TEST_F(DiskStoreTest, FilesAreThoseOfThePeftLayout) {
   EXPECT_EQ(store_->read_file(info("a").path, "../../run.json").status().code(), Errc::kNotFound);
 }
 
+TEST_F(DiskStoreTest, FilesAreEncryptedToRecipients) {
+  const std::vector<tinker::AgeRecipient> recipients = {
+      tinker::parse_age_recipient("age1anf444dz60eqmxheac8x33nfj5vxt54amu8hfahzpxyq955wdgmq7cu77y")
+          .value()};
+  ASSERT_TRUE(store_->put(info("a"), state(1), recipients).ok());
+  const auto listed = store_->files(info("a").path);
+  ASSERT_TRUE(listed.ok());
+  ASSERT_EQ(listed.value().size(), 2U);
+  for (const tinker::CheckpointFile& file : listed.value()) {
+    EXPECT_TRUE(file.name.ends_with(".age")) << file.name;
+    EXPECT_EQ(store_->read_file(info("a").path, file.name).value().substr(0, 22),
+              "age-encryption.org/v1\n");
+  }
+}
+
 TEST_F(DiskStoreTest, WhatAKilledServerLeftIsCleared) {
-  ASSERT_TRUE(store_->put(info("a"), state(1)).ok());
+  ASSERT_TRUE(store_->put(info("a"), state(1), {}).ok());
   fs::create_directories(root() / "abc.train.0" / "incomplete" / "b");
   std::ofstream(root() / "abc.train.0" / "incomplete" / "b" / "adapter_config.json") << "{";
   open();
@@ -145,7 +160,7 @@ TEST_F(DiskStoreTest, WhatAKilledServerLeftIsCleared) {
 }
 
 TEST_F(DiskStoreTest, DamagedFilesAreNamed) {
-  ASSERT_TRUE(store_->put(info("a"), state(1)).ok());
+  ASSERT_TRUE(store_->put(info("a"), state(1), {}).ok());
   const fs::path file = root() / "abc.train.0" / "weights" / "a" / "checkpoint.json";
   std::ofstream(file) << R"({"path": "tinker://x"})";
   EXPECT_THAT(store_->checkpoints().status().message(),

@@ -134,8 +134,8 @@ public:
     all_runs[run.id] = run;
     return {};
   }
-  Result<std::int64_t> put(const tinker::CheckpointInfo& info,
-                           const tinker::JobState& state) override {
+  Result<std::int64_t> put(const tinker::CheckpointInfo& info, const tinker::JobState& state,
+                           std::span<const tinker::AgeRecipient> /*recipients*/) override {
     entries[info.path] = {info, state};
     return 100;
   }

@@ -592,6 +592,28 @@ TEST_F(TinkerServiceTest, AnAdapterThatCannotBePublishedFailsTheSamples) {
   EXPECT_EQ(sent_[exchange_].status, 200U);
 }
 
+TEST_F(TinkerServiceTest, IdleAdaptersMakeRoomForOneThatDoesNotFit) {
+  const std::string session = new_session();
+  const std::string model = new_model(session);
+  std::vector<std::string> samplers;
+  for (std::int64_t i = 0; i < 2; ++i) {
+    tinker::SaveWeights call = save(model, i + 1, CheckpointKind::kSampler, "");
+    call.name = std::nullopt;
+    call.sampling_seq_id = i;
+    const std::string request = ask(call)["request_id"];
+    backend_.run();
+    samplers.push_back(result(request)["sampling_session_id"]);
+  }
+  ask(sample(samplers[0], 0));
+  backend_.run();
+  backend_.next_failure = Status(Errc::kResourceExhausted, "no room for the adapter");
+  const std::string request = ask(sample(samplers[1], 0))["request_id"];
+  backend_.run();
+  send(tinker::RetrieveFuture{request});
+  EXPECT_EQ(sent_[exchange_].headers[0].value, "application/x-protobuf");
+  EXPECT_THAT(backend_.published, ElementsAre(samplers[1]));
+}
+
 TEST_F(TinkerServiceTest, PollsOfASamplerTellWhatIsReady) {
   tinker::CreateSamplingSession call;
   call.session_id = new_session();
