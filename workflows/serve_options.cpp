@@ -3,6 +3,34 @@
 
 namespace tidemill::workflows {
 
+void describe(Schema<SloOptions>& s) {
+  s.field("ttft_ms", &SloOptions::ttft_ms, "Time to the first token of a response.")
+      .range(1, 3'600'000)
+      .unit("milliseconds");
+  s.field("tpot_ms", &SloOptions::tpot_ms, "Time between two tokens of a response.")
+      .range(1, 3'600'000)
+      .unit("milliseconds");
+}
+
+void describe(Schema<TuningOptions>& s) {
+  s.field("max_running", &TuningOptions::max_running,
+          "Maximum number of finetuning jobs that train at the same time; others wait.")
+      .range(1, 64);
+  s.field("job_tokens", &TuningOptions::job_tokens,
+          "Positions of the KV cache that each running job may hold. They are reserved in addition "
+          "to serve.kv_bytes. Longer sequences are refused.")
+      .range(16, 1 << 24)
+      .unit("tokens");
+  s.field("share", &TuningOptions::share,
+          "Share of the time that jobs get if serve.slo leaves it to them. Requests come first; "
+          "jobs that fall behind this share get up to all the time that serve.slo leaves.")
+      .range(0.0, 0.99);
+  s.field("publish_every_steps", &TuningOptions::publish_every_steps,
+          "Steps after which a new version of a job's adapter is served while the job goes on; 0: "
+          "the adapter is served when the job has ended.")
+      .at_least(0);
+}
+
 void describe(Schema<ServerOptions>& s) {
   s.field("host", &ServerOptions::host,
           "IP address to listen on. Without serve.keys_file, it must be one of the loopback "
@@ -22,8 +50,11 @@ void describe(Schema<ServerOptions>& s) {
       .also_called({"api_key"});
   s.field(
       "jobs_path", &ServerOptions::jobs_path,
-      "Directory of uploaded files, which is made unless it exists. Only one server may use it. "
-      "Without it, the server stores no files.");
+      "Directory of uploaded files and finetuning jobs, which is made unless it exists. Only one "
+      "server may use it. Without it, the server stores no files and trains nothing.");
+  s.field("tuning", &ServerOptions::tuning, "How finetuning jobs share the server.");
+  s.field("slo", &ServerOptions::slo,
+          "How long requests may take while jobs train. Jobs get the time that this leaves.");
   s.field("max_running", &ServerOptions::max_running,
           "Maximum number of responses generated at the same time; others wait.")
       .range(1, 4096)

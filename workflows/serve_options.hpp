@@ -13,6 +13,20 @@
 
 namespace tidemill::workflows {
 
+/// How long requests may take while the server also trains.
+struct SloOptions {
+  std::int64_t ttft_ms = 2000;  // to the first token
+  std::int64_t tpot_ms = 100;   // between two tokens of a response
+};
+
+/// How finetuning jobs share the server.
+struct TuningOptions {
+  std::int32_t max_running = 4;          // jobs
+  std::int64_t job_tokens = 4096;        // positions of the cache that each running job may hold
+  double share = 0.75;                   // of the device's time, in [0, 1)
+  std::int64_t publish_every_steps = 0;  // 0: only at the end
+};
+
 /// Where a server listens, and what it serves.
 struct ServerOptions {
   std::string host = "127.0.0.1";
@@ -20,7 +34,9 @@ struct ServerOptions {
   std::optional<std::string> name;       // absent: the last part of model.path
   std::vector<std::string> host_names;   // in addition to `host` and localhost
   std::optional<std::string> keys_file;  // absent: requests need no key
-  std::optional<std::string> jobs_path;  // absent: the server stores no files
+  std::optional<std::string> jobs_path;  // absent: the server stores no files and trains nothing
+  TuningOptions tuning;                  // needs `jobs_path`
+  SloOptions slo;
   std::int64_t max_running = 64;
   std::optional<std::int64_t> kv_bytes;  // absent: for `max_running` responses, within limits
   std::int64_t adapter_bytes = std::int64_t{256} << 20U;
@@ -36,6 +52,8 @@ struct ServeOptions {
   DeviceOptions device;
 };
 
+void describe(Schema<SloOptions>& s);
+void describe(Schema<TuningOptions>& s);
 void describe(Schema<ServerOptions>& s);
 void describe(Schema<ServeOptions>& s);
 

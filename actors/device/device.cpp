@@ -16,7 +16,7 @@
 
 #include <caf/all.hpp>
 
-#include "actors/device/port_work.hpp"
+#include "actors/device/device_work.hpp"
 #include "actors/device/spawn.hpp"
 #include "actors/errors.hpp"
 
@@ -31,13 +31,13 @@ template <class Value>
 using Promises = std::map<Ticket, caf::typed_response_promise<Value>>;
 
 // Runs at the port.
-using Command = std::function<void(PortWork&)>;
+using Command = std::function<void(DeviceWork&)>;
 
 struct DeviceState {
   static inline const char* name = "device";
   DeviceState() = default;  // not an aggregate: CAF would build it from `self`
 
-  std::shared_ptr<PortWork> port_work;
+  std::shared_ptr<DeviceWork> work;
   bool working = false;
   Ticket last_ticket = 0;
   PerReply<Promises> pending;
@@ -52,13 +52,13 @@ using Self = DeviceActor::stateful_pointer<DeviceState>;
 // Submits the commands in the inbox and the next iteration to the port.
 void run_next(Self self) {
   auto& state = self->state;
-  if (state.working || (state.inbox.empty() && !state.port_work->more)) {
+  if (state.working || (state.inbox.empty() && !state.work->more)) {
     return;
   }
   state.working = true;
-  state.port_work->allow_long_iterations();
-  state.port_work->port().run(
-      [shared = state.port_work, commands = std::exchange(state.inbox, {})] {
+  state.work->allow_long_iterations();
+  state.work->port().run(
+      [shared = state.work, commands = std::exchange(state.inbox, {})] {
         for (const Command& command : commands) {
           command(*shared);
         }
@@ -69,18 +69,18 @@ void run_next(Self self) {
 
 void add_command(Self self, Command command) {
   self->state.inbox.push_back(std::move(command));
-  self->state.port_work->interrupt();
+  self->state.work->interrupt();
   run_next(self);
 }
 
-// Adds a command that replies with a `Value`. `run(port_work, ticket)` must leave one outcome.
+// Adds a command that replies with a `Value`. `run(work, ticket)` must leave one outcome.
 template <class Value, class Run>
 caf::typed_response_promise<Value> add_request(Self self, Run run) {
   auto promise = self->make_response_promise<Value>();
   const Ticket ticket = ++self->state.last_ticket;
   std::get<Promises<Value>>(self->state.pending).emplace(ticket, promise);
-  add_command(self, [ticket, run = std::move(run)](PortWork& port_work) mutable {
-    run(port_work, ticket);
+  add_command(self, [ticket, run = std::move(run)](DeviceWork& work) mutable {
+    run(work, ticket);
   });
   return promise;
 }
@@ -91,7 +91,7 @@ caf::result<Value> add_job_request(Self self, JobId id, Run run) {
   auto& state = self->state;
   const bool busy = std::any_of(state.busy.begin(), state.busy.end(),
                                 [id](const auto& entry) { return entry.second == id; });
-  if (busy || (id == JobId{} && !state.port_work->trains())) {
+  if (busy || (id == JobId{} && !state.work->trains())) {
     return to_caf_error({Errc::kUnavailable, busy ? "the job has a pending request"
                                                   : "the device has no training job"});
   }
@@ -101,7 +101,7 @@ caf::result<Value> add_job_request(Self self, JobId id, Run run) {
 
 template <class Value>
 void deliver(DeviceState& state, Promises<Value>& promises) {
-  for (Outcome<Value>& outcome : state.port_work->outcomes.take<Value>()) {
+  for (Outcome<Value>& outcome : state.work->outcomes.take<Value>()) {
     const auto it = promises.find(outcome.ticket);
     state.listeners.erase(outcome.ticket);
     state.busy.erase(outcome.ticket);
@@ -118,7 +118,7 @@ void deliver(DeviceState& state, Promises<Value>& promises) {
 void send_tokens(Self self) {
   auto& state = self->state;
   std::vector<std::pair<caf::strong_actor_ptr, TokenBatch>> batches;
-  for (auto& [ticket, event] : std::exchange(state.port_work->token_events, {})) {
+  for (auto& [ticket, event] : std::exchange(state.work->token_events, {})) {
     const auto listener = state.listeners.find(ticket);
     if (listener == state.listeners.end()) {
       continue;
@@ -139,80 +139,80 @@ void send_tokens(Self self) {
 void on_worked(Self self) {
   auto& state = self->state;
   state.working = false;
-  state.usage = state.port_work->usage;
+  state.usage = state.work->usage;
   send_tokens(self);
   std::apply([&state](auto&... promises) { (deliver(state, promises), ...); }, state.pending);
-  if (!state.port_work->engine_status.ok()) {
-    self->quit(to_caf_error(state.port_work->engine_status));
+  if (!state.work->engine_status.ok()) {
+    self->quit(to_caf_error(state.work->engine_status));
     return;
   }
   run_next(self);
 }
 
 caf::result<AdapterList> change_adapters(Self self, AdapterRequest& request) {
-  if (!self->state.port_work->serves_adapters()) {
+  if (!self->state.work->serves_adapters()) {
     return to_caf_error({Errc::kUnimplemented, "the device serves no adapters by name"});
   }
   return add_request<AdapterList>(
-      self, [request = std::move(request)](PortWork& port_work, Ticket ticket) {
-        port_work.change_adapters(ticket, request);
+      self, [request = std::move(request)](DeviceWork& work, Ticket ticket) {
+        work.change_adapters(ticket, request);
       });
 }
 
 caf::result<JobId> open(Self self, std::shared_ptr<const JobOpening> opening) {
-  if (!self->state.port_work->opens_jobs()) {
+  if (!self->state.work->opens_jobs()) {
     return to_caf_error({Errc::kUnimplemented, "the device opens no training jobs"});
   }
   return add_request<JobId>(
-      self, [opening = std::move(opening)](PortWork& port_work, Ticket ticket) mutable {
-        port_work.open(ticket, *opening);
+      self, [opening = std::move(opening)](DeviceWork& work, Ticket ticket) mutable {
+        work.open(ticket, *opening);
         opening.reset();
       });
 }
 
 caf::result<TrainOutcome> train(Self self, JobId id, TrainRequest& request) {
   return add_job_request<TrainOutcome>(
-      self, id, [id, request = std::move(request)](PortWork& port_work, Ticket ticket) mutable {
-        port_work.train(ticket, id, std::move(request));
+      self, id, [id, request = std::move(request)](DeviceWork& work, Ticket ticket) mutable {
+        work.train(ticket, id, std::move(request));
       });
 }
 
 caf::result<OptimizerState> capture(Self self, JobId id) {
   return add_job_request<OptimizerState>(
-      self, id, [id](PortWork& port_work, Ticket ticket) { port_work.capture(ticket, id); });
+      self, id, [id](DeviceWork& work, Ticket ticket) { work.capture(ticket, id); });
 }
 
 caf::result<PolicyVersion> restore(Self self, JobId id, TrainingState& saved) {
   return add_job_request<PolicyVersion>(
-      self, id, [id, saved = std::move(saved)](PortWork& port_work, Ticket ticket) {
-        port_work.restore(ticket, id, saved);
+      self, id, [id, saved = std::move(saved)](DeviceWork& work, Ticket ticket) {
+        work.restore(ticket, id, saved);
       });
 }
 
 DeviceActor::behavior_type device(Self self, DeviceDeps deps) {
-  self->state.port_work = std::make_shared<PortWork>(std::move(deps));
+  self->state.work = std::make_shared<DeviceWork>(std::move(deps));
   return {
       [self](atom::generate, RolloutRequest& request) {
         return add_request<RolloutResult>(
-            self, [request = std::move(request)](PortWork& port_work, Ticket ticket) mutable {
-              port_work.submit(ticket, std::move(request));
+            self, [request = std::move(request)](DeviceWork& work, Ticket ticket) mutable {
+              work.submit(ticket, std::move(request));
             });
       },
       [self](atom::stream, RolloutRequest& request) {
         self->state.listeners.emplace(self->state.last_ticket + 1, self->current_sender());
         return add_request<RolloutResult>(
-            self, [request = std::move(request)](PortWork& port_work, Ticket ticket) mutable {
-              port_work.stream(ticket, std::move(request));
+            self, [request = std::move(request)](DeviceWork& work, Ticket ticket) mutable {
+              work.stream(ticket, std::move(request));
             });
       },
       [self](atom::status) { return self->state.usage; },
       [self](atom::cancel, SampleId id) {
-        add_command(self, [id](PortWork& port_work) { port_work.cancel(id); });
+        add_command(self, [id](DeviceWork& work) { work.cancel(id); });
       },
       [self](atom::load, Snapshot& snapshot) {
         return add_request<PolicyVersion>(
-            self, [snapshot = std::move(snapshot)](PortWork& port_work, Ticket ticket) mutable {
-              port_work.load(ticket, std::move(snapshot));
+            self, [snapshot = std::move(snapshot)](DeviceWork& work, Ticket ticket) mutable {
+              work.load(ticket, std::move(snapshot));
             });
       },
       [self](atom::adapters, AdapterRequest& request) { return change_adapters(self, request); },
@@ -223,24 +223,24 @@ DeviceActor::behavior_type device(Self self, DeviceDeps deps) {
         return open(self, std::move(opening));
       },
       [self](atom::close, JobId id) {
-        add_command(self, [id](PortWork& port_work) { port_work.close(id); });
+        add_command(self, [id](DeviceWork& work) { work.close(id); });
       },
       [self](atom::pass, JobId id, std::shared_ptr<const PassRequest>& request) {
         return add_job_request<PassOutcome>(
-            self, id, [id, request = std::move(request)](PortWork& port_work, Ticket ticket) {
-              port_work.pass(ticket, id, request);
+            self, id, [id, request = std::move(request)](DeviceWork& work, Ticket ticket) {
+              work.pass(ticket, id, request);
             });
       },
       [self](atom::step, JobId id, std::shared_ptr<const engines::OptimStep>& step) {
         return add_job_request<engines::UpdateReport>(
-            self, id, [id, step = std::move(step)](PortWork& port_work, Ticket ticket) {
-              port_work.step(ticket, id, step);
+            self, id, [id, step = std::move(step)](DeviceWork& work, Ticket ticket) {
+              work.step(ticket, id, step);
             });
       },
       [self](atom::save, JobId id, PolicyVersion version) {
         return add_job_request<Snapshot>(self, id,
-                                         [id, version](PortWork& port_work, Ticket ticket) {
-                                           port_work.save(ticket, id, version);
+                                         [id, version](DeviceWork& work, Ticket ticket) {
+                                           work.save(ticket, id, version);
                                          });
       },
       [self](atom::train, JobId id, TrainRequest& request) { return train(self, id, request); },

@@ -13,7 +13,6 @@ namespace {
 
 using openai::ApiError;
 using storage::FileStore;
-using storage::StoredFile;
 
 // What a download reads at a time.
 constexpr std::uint64_t kPartBytes = std::uint64_t{1} << 20U;

@@ -35,8 +35,8 @@ struct TunerDeps {
   std::shared_ptr<storage::JobStore> jobs;
   WorkPort* port = nullptr;  // uses the store; outlives the tuner
   DeviceActor device;        // serves the adapters of jobs that have succeeded
-  /// Checks what a client asks for beyond its form. Runs at the port. An error's message begins with
-  /// the field.
+  /// Checks what a client asks for beyond its form. Runs at the port. An error's message begins
+  /// with the field.
   std::function<Status(const storage::JobSpec&)> check;
   StartTuningRun start_run;
   /// Returns the name under which clients request the model of a job.
@@ -44,7 +44,7 @@ struct TunerDeps {
   /// Returns the directory of the adapter of a job that has succeeded.
   std::function<std::string(const storage::JobRecord&)> adapter_path;
   std::size_t max_running = 1;  // further jobs wait, in the order in which they were created
-  std::function<std::int64_t()> unix_time;  // seconds
+  std::function<std::int64_t()> unix_time;      // seconds
   std::function<void(const std::string&)> log;  // takes one line
 };
 

@@ -97,8 +97,8 @@ void at_store(Self self, Call call, Then then) {
   using Value = std::invoke_result_t<Call, JobStore&>;
   const auto result = std::make_shared<std::optional<Value>>();
   const std::uint64_t ticket = ++state.last_ticket;
-  state.pending.emplace(
-      ticket, [result, then = std::move(then)]() mutable { then(std::move(**result)); });
+  state.pending.emplace(ticket,
+                        [result, then = std::move(then)]() mutable { then(std::move(**result)); });
   state.deps.port->run(
       [result, jobs = state.deps.jobs, call = std::move(call)] {
         result->emplace(call(*jobs));
@@ -136,7 +136,6 @@ void start_next(Self self);
 
 void start_run(Self self, const JobRecord& job) {
   auto& state = self->state;
-  const caf::actor_addr address = self->address();
   state.runs[job.id] = state.deps.start_run(
       job, [id = job.id, reports = state.reports,
             weak = caf::actor_cast<caf::weak_actor_ptr>(self)](RunReport report) {
@@ -162,8 +161,9 @@ void start_next(Self self) {
     state.runs[id] = nullptr;
     at_store(
         self,
-        [id, change = change_to(self, JobState::kRunning, "The job has started.")](
-            JobStore& jobs) { return jobs.change(id, change); },
+        [id, change = change_to(self, JobState::kRunning, "The job has started.")](JobStore& jobs) {
+          return jobs.change(id, change);
+        },
         [self, id](const Result<JobRecord>& job) {
           if (job.ok() && !self->state.stopping) {
             start_run(self, job.value());
@@ -214,8 +214,8 @@ void succeed(Self self, const JobRecord& job, const RunEnded& ended) {
       [self, id = job.id, name = *change.fine_tuned_model](const Result<JobRecord>& changed) {
         if (!changed.ok()) {
           self->state.deps.log(id + ": " + changed.status().message());
-          self->send(caf::actor_cast<caf::actor>(self->state.deps.device), atom::adapters_v,
-                     adapter_request(AdapterAction::kUnload, name));
+          caf::anon_send(self->state.deps.device, atom::adapters_v,
+                         adapter_request(AdapterAction::kUnload, name));
         }
         end_run(self, id);
       });
@@ -251,12 +251,12 @@ void serve_result(Self self, const std::string& id, const RunEnded& ended) {
         const std::string name = self->state.deps.model_name(job.value());
         self->request(self->state.deps.device, kLoadTime, atom::adapters_v,
                       adapter_request(AdapterAction::kLoad, name, ended.adapter))
-            .then([self, job = job.value(),
-                   ended](const AdapterList&) { succeed(self, job, ended); },
-                  [self, id](const caf::error& error) {
-                    fail(self, id,
-                         from_caf_error(error).with_context("the adapter could not be served"));
-                  });
+            .then(
+                [self, job = job.value(), ended](const AdapterList&) { succeed(self, job, ended); },
+                [self, id](const caf::error& error) {
+                  fail(self, id,
+                       from_caf_error(error).with_context("the adapter could not be served"));
+                });
       });
 }
 
@@ -264,8 +264,8 @@ void on_report(Self self, const std::string& id, const RunBegan& began) {
   JobChange change;
   change.now = self->state.deps.unix_time();
   change.resolved = began.resolved;
-  change.event = event_of(self, "The files are valid. The job takes " +
-                                    std::to_string(began.steps) + " steps.");
+  change.event = event_of(
+      self, "The files are valid. The job takes " + std::to_string(began.steps) + " steps.");
   change_job(self, id, std::move(change));
 }
 
@@ -291,8 +291,8 @@ void on_report(Self self, const std::string& id, const Result<RunEnded>& ended) 
 }
 
 // Changes the state of a job as a client asks.
-caf::typed_response_promise<JobRecord> change_state(Self self, const std::string& id,
-                                                    JobState next, const char* message) {
+caf::typed_response_promise<JobRecord> change_state(Self self, const std::string& id, JobState next,
+                                                    const char* message) {
   auto promise = self->make_response_promise<JobRecord>();
   at_store(
       self,

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/json/json.hpp"
+#include "launcher/additions.hpp"
 #include "launcher/commands/commands.hpp"
 #include "launcher/runs/run_directory.hpp"
 #include "launcher/runs/run_file.hpp"
@@ -54,6 +55,21 @@ void raise_file_limit() {
   }
 }
 
+// Reads the configuration of the run of a finetuning job.
+Result<workflows::JobWorkflow> parse_run(const std::string& text, const std::string& source,
+                                         const Session& session) {
+  TIDEMILL_ASSIGN_OR_RETURN(const Schema<configs::RunConfig> schema, run_schema(session));
+  TIDEMILL_ASSIGN_OR_RETURN(const Resolved<configs::RunConfig> resolved,
+                            configs::read_run_config(schema, text, source));
+  if (const auto* sft = resolved.value.workflow.get<workflows::SftOptions>()) {
+    return workflows::JobWorkflow(*sft);
+  }
+  if (const auto* rl = resolved.value.workflow.get<workflows::RlOptions>()) {
+    return workflows::JobWorkflow(*rl);
+  }
+  return invalid_argument(source + ": workflow: a job cannot be of this kind");
+}
+
 class ServeCommand final : public Command {
 public:
   [[nodiscard]] std::string name() const override { return "serve"; }
@@ -88,7 +104,10 @@ public:
         [&](const workflows::ReadyServer& server) { print_ready(server, session); },
         [&](const std::string& line) { session.log.warning(line); },
         [&](const std::string& line) { session.log.info(line); },
-        [] { return stops > 0; }};
+        [] { return stops > 0; },
+        [&session](const std::string& text, const std::string& source) {
+          return parse_run(text, source, session);
+        }};
     return workflows::run_serve(*options, run);
   }
 

@@ -2,6 +2,7 @@
 #include "workflows/serve/run_serve.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <memory>
@@ -13,12 +14,15 @@
 #include "actors/errors.hpp"
 #include "actors/gateway/http/http_server.hpp"
 #include "actors/gateway/spawn.hpp"
+#include "actors/tuning/spawn.hpp"
 #include "actors/tuning/stores.hpp"
 #include "base/files/file.hpp"
 #include "engines/runtime/memory_estimate.hpp"
 #include "workflows/memory_plan.hpp"
 #include "workflows/model_run.hpp"
 #include "workflows/process_limits.hpp"
+#include "workflows/serve/job_config.hpp"
+#include "workflows/serve/job_runs.hpp"
 #include "workflows/serve/tinker_server.hpp"
 
 namespace tidemill::workflows {
@@ -29,6 +33,8 @@ using actors::ServedModel;
 constexpr std::size_t kMaxKeysBytes = std::size_t{1} << 20U;
 constexpr std::int64_t kMinCacheBytes = std::int64_t{1} << 20U;
 constexpr auto kPollTime = std::chrono::milliseconds(50);
+// How long finetuning jobs may take to complete their steps when the server stops.
+constexpr auto kTunerTime = std::chrono::seconds(60);
 // How long the last responses may take to be sent.
 constexpr auto kFlushTime = std::chrono::seconds(5);
 
@@ -59,6 +65,23 @@ std::int64_t cache_bytes(const ServeOptions& options, const engines::ModelConfig
       options.serve.max_running * cached_bytes(options, config, config.max_positions);
   const std::int64_t most = std::max(kMinCacheBytes, allowed_memory(options.device) / 4);
   return options.serve.kv_bytes.value_or(std::clamp(wanted, kMinCacheBytes, most));
+}
+
+// Whether the server runs finetuning jobs.
+bool runs_jobs(const ServeOptions& options) {
+  return options.serve.jobs_path.has_value();
+}
+
+// Whether adapters can be trained, by finetuning jobs or with Tinker's API.
+bool trains(const ServeOptions& options) {
+  return runs_jobs(options) || options.serve.checkpoints_path.has_value();
+}
+
+// Returns the memory of the part of the cache that jobs reserve.
+std::int64_t job_cache_bytes(const ServeOptions& options, const engines::ModelConfig& config) {
+  const TuningOptions& tuning = options.serve.tuning;
+  return runs_jobs(options) ? tuning.max_running * cached_bytes(options, config, tuning.job_tokens)
+                            : 0;
 }
 
 // Returns the longest prompt and response together that fit both the context and the cache.
@@ -102,10 +125,10 @@ engines::RuntimeOptions runtime_options(const ServeOptions& options,
   runtime.threads = options.device.threads;
   runtime.compute = compute_type(options.model, files.config);
   runtime.kv_dtype = cache_type_of(options, files.config);
-  runtime.kv_bytes = cache_bytes(options, files.config);
+  runtime.kv_bytes = cache_bytes(options, files.config) + job_cache_bytes(options, files.config);
+  runtime.trains_adapters = trains(options);
   runtime.max_running = options.serve.max_running;
   runtime.adapter_bytes = options.serve.adapter_bytes;
-  runtime.trains_adapters = options.serve.checkpoints_path.has_value();
   runtime.clock = &clock;
   runtime.token_text = [tokenizer = std::move(tokenizer)](std::int32_t id) {
     return std::string(tokenizer.token_bytes(id));
@@ -212,6 +235,75 @@ actors::HttpEvents http_events(const actors::GatewayActor& gateway,
   return events;
 }
 
+// Returns the device's options: how jobs share its time with requests.
+engines::ExecutorOptions executor_options(const ServerOptions& options) {
+  engines::ExecutorOptions executor;
+  executor.goal =
+      engines::LatencyGoal{std::chrono::milliseconds(options.slo.ttft_ms),
+                           std::chrono::milliseconds(options.slo.tpot_ms), options.tuning.share};
+  return executor;
+}
+
+actors::DeviceActor start_device(const ServeOptions& options, const ServeEnvironment& run,
+                                 const engines::ModelConfig& config,
+                                 const std::shared_ptr<engines::ModelRuntime>& runtime,
+                                 actors::WorkPort& port) {
+  actors::DeviceDeps device;
+  device.runtime = runtime;
+  device.rollout = &runtime->rollout();
+  device.port = &port;
+  device.adapters = &runtime->adapters();
+  device.open_adapter = [config](const actors::AdapterRequest& request) {
+    return open_requested_adapter(request, config);
+  };
+  device.clock = &run.clock;
+  if (trains(options)) {
+    device.open_job = [runtime](const engines::JobOptions& job) { return runtime->open_job(job); };
+    device.executor = executor_options(options.serve);
+  }
+  return actors::spawn_device(run.system, std::move(device));
+}
+
+// What the actor that runs finetuning jobs works with.
+struct Tuning {
+  const actors::TuningStores& stores;
+  actors::WorkPort& port;
+  FileSystem& files;
+  std::int64_t weights_bytes = 0;  // of the served model
+};
+
+// Starts the actor that runs finetuning jobs.
+actors::TunerActor start_tuner(const ServeOptions& options, const ServeEnvironment& run,
+                               const std::string& model, const actors::DeviceActor& device,
+                               const Tuning& tuning) {
+  SharedDevice shared;
+  shared.device = device;
+  shared.last_job = std::make_shared<std::atomic<std::uint64_t>>(0);
+  shared.publish_every = static_cast<std::uint64_t>(options.serve.tuning.publish_every_steps);
+  shared.max_cache_tokens = options.serve.tuning.job_tokens;
+  actors::TunerDeps deps;
+  deps.jobs = tuning.stores.jobs;
+  deps.port = &tuning.port;
+  deps.device = device;
+  deps.check = [&options, &run, model](const storage::JobSpec& spec) {
+    return check_job(options, model, run.parse_run, spec);
+  };
+  // The plan of a run counts the memory of the process and, once more, that of the model.
+  deps.start_run = make_job_runs(
+      {run.system, run.clock, tuning.files, options, model, tuning.stores.files, shared,
+       allowed_memory(options.device) + tuning.weights_bytes, run.parse_run, run.warn});
+  deps.model_name = [model](const storage::JobRecord& job) { return tuned_model_name(model, job); };
+  deps.adapter_path = [&options](const storage::JobRecord& job) {
+    return (run_directory(options, job.id) / "export" / "adapter").string();
+  };
+  deps.max_running = static_cast<std::size_t>(options.serve.tuning.max_running);
+  deps.unix_time = run.unix_time;
+  deps.log = run.warn;
+  const actors::TunerActor tuner = actors::spawn_tuner(run.system, std::move(deps));
+  caf::anon_send(tuner, atom::start_v);
+  return tuner;
+}
+
 // Waits until a stop is requested or `gateway` ends. Then has the server complete its responses,
 // and ends the gateway. Errors: the reason why the gateway or the device has ended.
 Status wait_for_end(const actors::GatewayActor& gateway, actors::HttpServer& http,
@@ -250,6 +342,16 @@ void end_actor(caf::actor_system& system, const Handle& actor) {
   self->wait_for(actor);
 }
 
+// Has all jobs commit and stop. Their jobs continue when the server starts again.
+void stop_tuner(const ServeEnvironment& run, const actors::TunerActor& tuner) {
+  caf::scoped_actor self{run.system};
+  self->monitor(tuner);
+  self->send(tuner, atom::stop_v);
+  self->receive([](const caf::down_msg&) {},
+                caf::after(kTunerTime) >>
+                    [&run] { run.warn("finetuning jobs were ended before their step was done"); });
+}
+
 // Returns the URL of a server that listens at `host`. If that is all addresses, names loopback.
 std::string url_of(const std::string& host, std::uint16_t port) {
   const std::string name = host == "0.0.0.0" ? "127.0.0.1" : host == "::" ? "::1" : host;
@@ -285,28 +387,26 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
   TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<actors::WorkPort> parse_port,
                             start_port("parse"));
   TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<actors::WorkPort> file_port, start_port("files"));
-  TIDEMILL_ASSIGN_OR_RETURN(
-      std::unique_ptr<engines::ModelRuntime> runtime,
-      open_served_runtime(options, opened.files,
-                          runtime_options(options, opened.files, run.clock, model->tokenizer),
-                          run));
-  const std::shared_ptr<engines::ModelRuntime> shared = std::move(runtime);
+  TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<actors::WorkPort> tuning_port,
+                            start_port("tuning"));
+  const engines::RuntimeOptions wanted =
+      runtime_options(options, opened.files, run.clock, model->tokenizer);
+  const std::int64_t weights_bytes =
+      memory_plan(options, opened.files, wanted).engine.weights_bytes;
+  TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<engines::ModelRuntime> runtime,
+                            open_served_runtime(options, opened.files, wanted, run));
   TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<TinkerServer> tinker,
                             open_tinker(options, opened.files));
-  actors::DeviceDeps device;
-  device.runtime = shared;
-  device.rollout = &shared->rollout();
-  device.port = device_port.get();
-  device.adapters = &shared->adapters();
-  device.open_adapter = [config = opened.files.config](const actors::AdapterRequest& request) {
-    return open_requested_adapter(request, config);
-  };
-  device.clock = &run.clock;
-  device.open_job = [shared](const engines::JobOptions& job) { return shared->open_job(job); };
-  const actors::DeviceActor device_actor = actors::spawn_device(run.system, std::move(device));
+  const actors::DeviceActor device_actor =
+      start_device(options, run, opened.files.config, std::move(runtime), *device_port);
   if (tinker != nullptr) {
     start_tinker(*tinker, options, opened.files,
                  {http.get(), parse_port.get(), device_actor, model}, run);
+  }
+  actors::TunerActor tuner;
+  if (runs_jobs(options)) {
+    tuner = start_tuner(options, run, model->id, device_actor,
+                        {stores, *tuning_port, machine, weights_bytes});
   }
 
   actors::GatewayDeps deps;
@@ -317,6 +417,7 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
   deps.parse_port = parse_port.get();
   deps.files = stores.files;
   deps.file_port = file_port.get();
+  deps.tuning = tuner;
   deps.clock = &run.clock;
   deps.access = access;
   deps.unix_time = run.unix_time;
@@ -332,7 +433,10 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
                   options.serve.keys_file.value_or("")});
     status = wait_for_end(gateway, *http, options, run);
   }
-  // Both are linked, and both are awaited.
+  if (tuner) {
+    stop_tuner(run, tuner);
+  }
+  // All are linked, and all are awaited.
   end_actor(run.system, gateway);
   if (tinker != nullptr) {
     end_actor(run.system, tinker->actor);

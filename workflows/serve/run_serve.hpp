@@ -5,14 +5,23 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <variant>
 
 #include <caf/fwd.hpp>
 
 #include "base/clock.hpp"
 #include "base/result.hpp"
+#include "workflows/rl_options.hpp"
 #include "workflows/serve_options.hpp"
+#include "workflows/sft_options.hpp"
 
 namespace tidemill::workflows {
+
+/// The run of a finetuning job.
+using JobWorkflow = std::variant<SftOptions, RlOptions>;
+/// Reads the configuration of a run. Messages of errors call it `source`.
+using ParseRun =
+    std::function<Result<JobWorkflow>(const std::string& text, const std::string& source)>;
 
 /// A server that accepts connections.
 struct ReadyServer {
@@ -35,6 +44,7 @@ struct ServeEnvironment {
   /// Polled several times a second. If it returns true, the server completes the responses that it
   /// has begun, and ends.
   std::function<bool()> stop_requested;
+  ParseRun parse_run;
 };
 
 /// Opens the model and serves it until a stop is requested.

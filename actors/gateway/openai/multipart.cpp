@@ -123,13 +123,12 @@ const std::string* find(const std::vector<Parameter>& parameters, std::string_vi
 }
 
 // Decodes the value of `filename*`, such as "UTF-8''r%C3%A4te.jsonl".
-Result<std::string> decode_extended(const std::string& value) {
+Result<std::string> decode_extended(std::string_view value) {
   constexpr std::string_view kCharset = "utf-8'";
   const std::size_t end = value.find('\'', kCharset.size());
   const bool is_utf8 = lower_case(value.substr(0, kCharset.size())) == kCharset;
-  const auto decoded = is_utf8 && end != std::string::npos
-                           ? decode_path(std::string_view(value).substr(end + 1))
-                           : std::nullopt;
+  const auto decoded =
+      is_utf8 && end != std::string::npos ? decode_path(value.substr(end + 1)) : std::nullopt;
   return decoded.has_value() ? Result<std::string>(*decoded)
                              : invalid_argument("filename* must have the form UTF-8''NAME");
 }
@@ -227,13 +226,13 @@ Result<Delimiter> take_delimiter_end(std::string_view& rest) {
 }
 
 // Takes a part with the delimiter after it off the front of `rest`.
-Result<Delimiter> take_part(std::string_view& rest, const std::string& delimiter,
+Result<Delimiter> take_part(std::string_view& rest, std::string_view delimiter,
                             const FormLimits& limits, std::vector<FormPart>& parts) {
   TIDEMILL_ASSIGN_OR_RETURN(FormPart part, take_headers(rest, limits));
   // The line end before a boundary belongs to it. An empty part has only that of its headers.
   std::size_t end = 0;
   std::size_t next = delimiter.size() - kLineEnd.size();
-  if (!rest.starts_with(std::string_view(delimiter).substr(kLineEnd.size()))) {
+  if (!rest.starts_with(delimiter.substr(kLineEnd.size()))) {
     end = rest.find(delimiter);
     next = end + delimiter.size();
     if (end == std::string_view::npos) {
@@ -274,12 +273,13 @@ Result<std::string> form_boundary(std::string_view content_type) {
 Result<std::vector<FormPart>> parse_form(std::string_view body, std::string_view boundary,
                                          const FormLimits& limits) {
   const std::string what = "the body is not valid multipart/form-data";
-  const std::string delimiter = "\r\n--" + std::string(boundary);
+  const std::string line = "\r\n--" + std::string(boundary);
+  const std::string_view delimiter = line;
   std::string_view rest = body;
   if (rest.starts_with(kLineEnd)) {
     rest.remove_prefix(kLineEnd.size());
   }
-  if (!rest.starts_with(std::string_view(delimiter).substr(kLineEnd.size()))) {
+  if (!rest.starts_with(delimiter.substr(kLineEnd.size()))) {
     return invalid_argument(what + ": it must begin with the boundary");
   }
   rest.remove_prefix(delimiter.size() - kLineEnd.size());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "actors/device/port_work.hpp"
+#include "actors/device/device_work.hpp"
 
 #include <chrono>
 #include <string>
@@ -27,7 +27,7 @@ std::string job_text(JobId id) {
 
 }  // namespace
 
-PortWork::PortWork(DeviceDeps deps)
+DeviceWork::DeviceWork(DeviceDeps deps)
     : deps_(std::move(deps)),
       executor_(deps_.rollout, deps_.executor, deps_.clock),
       incarnation_(deps_.rollout->serving().incarnation) {
@@ -37,7 +37,7 @@ PortWork::PortWork(DeviceDeps deps)
   }
 }
 
-void PortWork::on_rollout(RolloutResult result) {
+void DeviceWork::on_rollout(RolloutResult result) {
   const auto it = generating_.find(result.id);
   if (it == generating_.end()) {
     return;  // given up
@@ -47,7 +47,7 @@ void PortWork::on_rollout(RolloutResult result) {
   generating_.erase(it);
 }
 
-void PortWork::on_tokens(const engines::RolloutTokens& tokens) {
+void DeviceWork::on_tokens(const engines::RolloutTokens& tokens) {
   const auto it = generating_.find(tokens.id);
   if (it == generating_.end() || !streaming_.contains(it->second)) {
     return;
@@ -62,12 +62,12 @@ void PortWork::on_tokens(const engines::RolloutTokens& tokens) {
   token_events.emplace_back(it->second, std::move(event));
 }
 
-void PortWork::stream(Ticket ticket, RolloutRequest request) {
+void DeviceWork::stream(Ticket ticket, RolloutRequest request) {
   streaming_.insert(ticket);
   submit(ticket, std::move(request));
 }
 
-void PortWork::submit(Ticket ticket, RolloutRequest request) {
+void DeviceWork::submit(Ticket ticket, RolloutRequest request) {
   const SampleId id = request.id;
   // A second request for a sample follows a lost lease. The first requester has given up.
   if (generating_.contains(id)) {
@@ -82,7 +82,7 @@ void PortWork::submit(Ticket ticket, RolloutRequest request) {
 }
 
 // Ends all requests with `why`.
-void PortWork::give_up_requests(const Status& why) {
+void DeviceWork::give_up_requests(const Status& why) {
   streaming_.clear();
   for (const auto& [id, ticket] : std::exchange(generating_, {})) {
     outcomes.add<RolloutResult>(ticket, why);
@@ -92,7 +92,7 @@ void PortWork::give_up_requests(const Status& why) {
 
 // The requests before the first weights of a newer incarnation came from actors of an older one,
 // which have ended. The new weights would have to wait for their responses.
-void PortWork::load(Ticket ticket, Snapshot snapshot) {
+void DeviceWork::load(Ticket ticket, Snapshot snapshot) {
   const PolicyVersion version = snapshot.version;
   Status status = deps_.rollout->load(std::move(snapshot), engines::WeightArrival::kFinish);
   if (status.ok() && version.incarnation > incarnation_) {
@@ -105,14 +105,14 @@ void PortWork::load(Ticket ticket, Snapshot snapshot) {
       ticket, status.ok() ? Result<PolicyVersion>(version) : Result<PolicyVersion>(status));
 }
 
-void PortWork::change_adapters(Ticket ticket, const AdapterRequest& request) {
+void DeviceWork::change_adapters(Ticket ticket, const AdapterRequest& request) {
   const Status status = change_adapters(request);
   outcomes.add<AdapterList>(ticket, status.ok()
                                         ? Result<AdapterList>(AdapterList{deps_.adapters->loaded()})
                                         : Result<AdapterList>(status));
 }
 
-Status PortWork::change_adapters(const AdapterRequest& request) const {
+Status DeviceWork::change_adapters(const AdapterRequest& request) const {
   switch (request.action) {
     case AdapterAction::kList: return {};
     case AdapterAction::kUnload: return deps_.adapters->unload(request.name);
@@ -122,11 +122,11 @@ Status PortWork::change_adapters(const AdapterRequest& request) const {
   return deps_.adapters->load({request.name, request.version, std::move(files)});
 }
 
-void PortWork::open(Ticket ticket, const JobOpening& opening) {
+void DeviceWork::open(Ticket ticket, const JobOpening& opening) {
   outcomes.add<JobId>(ticket, open(opening));
 }
 
-Result<JobId> PortWork::open(const JobOpening& opening) {
+Result<JobId> DeviceWork::open(const JobOpening& opening) {
   if (opening.id == JobId{} || jobs_.contains(opening.id)) {
     return invalid_argument(job_text(opening.id) + " exists");
   }
@@ -141,7 +141,7 @@ Result<JobId> PortWork::open(const JobOpening& opening) {
   return opening.id;
 }
 
-void PortWork::close(JobId id) {
+void DeviceWork::close(JobId id) {
   const auto found = jobs_.find(id);
   if (found == jobs_.end() || found->second.owned == nullptr) {
     return;
@@ -154,7 +154,7 @@ void PortWork::close(JobId id) {
 }
 
 // Returns a job that is open. The actor sends it one request at a time.
-Result<PortWork::Job*> PortWork::find_job(JobId id) {
+Result<DeviceWork::Job*> DeviceWork::find_job(JobId id) {
   const auto found = jobs_.find(id);
   if (found == jobs_.end()) {
     return Status(Errc::kNotFound, job_text(id) + " is not open");
@@ -164,7 +164,7 @@ Result<PortWork::Job*> PortWork::find_job(JobId id) {
 }
 
 template <class Value, class MakeWork>
-void PortWork::start(Ticket ticket, JobId id, const MakeWork& make_work) {
+void DeviceWork::start(Ticket ticket, JobId id, const MakeWork& make_work) {
   const Result<Job*> found = find_job(id);
   if (!found.ok()) {
     outcomes.add<Value>(ticket, found.status());
@@ -176,31 +176,31 @@ void PortWork::start(Ticket ticket, JobId id, const MakeWork& make_work) {
   advance(job);
 }
 
-void PortWork::train(Ticket ticket, JobId id, TrainRequest request) {
+void DeviceWork::train(Ticket ticket, JobId id, TrainRequest request) {
   start<TrainOutcome>(ticket, id, [&](const Job& job) {
     return make_train_work(*job.job, job.make_loss, std::move(request));
   });
 }
 
-void PortWork::pass(Ticket ticket, JobId id, std::shared_ptr<const PassRequest> request) {
+void DeviceWork::pass(Ticket ticket, JobId id, std::shared_ptr<const PassRequest> request) {
   start<PassOutcome>(ticket, id,
                      [&](const Job& job) { return make_pass_work(*job.job, std::move(request)); });
 }
 
-void PortWork::step(Ticket ticket, JobId id, std::shared_ptr<const engines::OptimStep> step) {
+void DeviceWork::step(Ticket ticket, JobId id, std::shared_ptr<const engines::OptimStep> step) {
   start<engines::UpdateReport>(
       ticket, id, [&](const Job& job) { return make_step_work(*job.job, std::move(step)); });
 }
 
-void PortWork::save(Ticket ticket, JobId id, PolicyVersion version) {
+void DeviceWork::save(Ticket ticket, JobId id, PolicyVersion version) {
   start<Snapshot>(ticket, id, [&](const Job& job) { return make_save_work(*job.job, version); });
 }
 
-void PortWork::capture(Ticket ticket, JobId id) {
+void DeviceWork::capture(Ticket ticket, JobId id) {
   start<OptimizerState>(ticket, id, [](const Job& job) { return make_capture_work(*job.job); });
 }
 
-void PortWork::restore(Ticket ticket, JobId id, const TrainingState& saved) {
+void DeviceWork::restore(Ticket ticket, JobId id, const TrainingState& saved) {
   const Result<Job*> found = find_job(id);
   Status status = found.status();
   if (status.ok()) {
@@ -211,7 +211,7 @@ void PortWork::restore(Ticket ticket, JobId id, const TrainingState& saved) {
 }
 
 // Goes on with the pending request of a job that has no work.
-void PortWork::advance(Job& job) {
+void DeviceWork::advance(Job& job) {
   if (const Status status = job.work->advance(); !status.ok()) {
     fail(job, status);
   } else if (job.work->finished()) {
@@ -220,12 +220,12 @@ void PortWork::advance(Job& job) {
   }
 }
 
-void PortWork::fail(Job& job, const Status& failure) {
+void DeviceWork::fail(Job& job, const Status& failure) {
   job.work->settle(job.ticket, failure, outcomes);
   job.work.reset();
 }
 
-Duration PortWork::iterate() {
+Duration DeviceWork::iterate() {
   Duration spent{0};
   if (executor_.has_work()) {
     const engines::Iteration iteration = executor_.iterate(&interrupted_);
@@ -243,7 +243,7 @@ Duration PortWork::iterate() {
 }
 
 // A failure of training ends the request and not the device.
-void PortWork::take_results(const engines::Iteration& iteration) {
+void DeviceWork::take_results(const engines::Iteration& iteration) {
   engine_status = iteration.rollout;
   for (auto& [id, job] : jobs_) {
     const bool failed = iteration.failed_job.has_value() && iteration.failed_job->job == job.job;
@@ -257,7 +257,7 @@ void PortWork::take_results(const engines::Iteration& iteration) {
   }
 }
 
-void PortWork::count(const engines::Iteration& iteration) {
+void DeviceWork::count(const engines::Iteration& iteration) {
   const engines::StepReport& report = iteration.report;
   if (iteration.rolled_out) {
     usage.running = static_cast<std::uint64_t>(report.running);

@@ -22,9 +22,9 @@ namespace tidemill::actors {
 ///
 /// Threads: only the work calls the member functions. The actor reads and clears the public data
 /// between two pieces of work, and may call `interrupt` at any time.
-class PortWork final : public engines::RolloutSink {
+class DeviceWork final : public engines::RolloutSink {
 public:
-  explicit PortWork(DeviceDeps deps);
+  explicit DeviceWork(DeviceDeps deps);
 
   void on_rollout(engines::RolloutResult result) override;
   void on_tokens(const engines::RolloutTokens& tokens) override;

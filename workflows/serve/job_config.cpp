@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workflows/serve/job_config.hpp"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "base/json/json.hpp"
+#include "base/text/quote.hpp"
+
+namespace tidemill::workflows {
+namespace {
+
+using storage::GraderKind;
+using storage::JobMethod;
+using storage::JobSpec;
+
+constexpr double kSupervisedRate = 2e-4;
+constexpr double kReinforcementRate = 5e-5;
+constexpr std::uint64_t kRowsPerBatchRow = 500;
+constexpr std::int64_t kEvalInterval = 10;  // steps
+constexpr std::int64_t kCommitInterval = 10;
+
+// The keys that a request may set. A name that ends with a dot stands for all keys below it. Keys
+// that are missing name files, programs or limits of the server.
+constexpr auto kOwnKeys = std::to_array<std::string_view>({
+    "algorithm.",
+    "checkpoint.every_steps",
+    "data.chat",
+    "data.chat_template_kwargs.",
+    "data.on_error",
+    "data.on_long_prompt",
+    "data.max_prompt_tokens",
+    "data.seed",
+    "data.shuffle",
+    "data.system",
+    "eval.every_steps",
+    "eval.keep_best",
+    "eval.min_improvement",
+    "eval.patience",
+    "eval.samples",
+    "eval.temperature",
+    "rollout.frequency_penalty",
+    "rollout.group_size",
+    "rollout.max_new_tokens",
+    "rollout.min_p",
+    "rollout.presence_penalty",
+    "rollout.repetition_penalty",
+    "rollout.stop",
+    "rollout.stop_ids",
+    "rollout.temperature",
+    "rollout.top_k",
+    "rollout.top_p",
+    "staleness.",
+    "train.adapter.alpha",
+    "train.adapter.bias",
+    "train.adapter.dora",
+    "train.adapter.rank",
+    "train.adapter.rslora",
+    "train.adapter.target_modules",
+    "train.betas",
+    "train.epochs",
+    "train.epsilon",
+    "train.learning_rate",
+    "train.max_grad_norm",
+    "train.micro_batch_tokens",
+    "train.minibatches",
+    "train.recompute",
+    "train.schedule",
+    "train.steps",
+    "train.warmup_steps",
+    "train.weight_decay",
+    "train.weight_decay_exclude",
+});
+
+bool is_own_key(std::string_view key) {
+  return std::any_of(kOwnKeys.begin(), kOwnKeys.end(), [key](std::string_view own) {
+    return own.ends_with('.') ? key.starts_with(own) : key == own;
+  });
+}
+
+// Sets the value of a dotted key, and makes the objects that it goes through.
+void set_key(Json& root, std::string_view key, Json value) {
+  const std::size_t dot = key.find('.');
+  const std::string name(key.substr(0, dot));
+  Json::Object members = root.if_object() != nullptr ? *root.if_object() : Json::Object();
+  auto member = std::find_if(members.begin(), members.end(),
+                             [&name](const Json::Member& one) { return one.name == name; });
+  if (member == members.end()) {
+    member = members.insert(members.end(), {name, Json(Json::Object())});
+  }
+  if (dot == std::string_view::npos) {
+    member->value = std::move(value);
+  } else {
+    set_key(member->value, key.substr(dot + 1), std::move(value));
+  }
+  root = Json(std::move(members));
+}
+
+Json integer(std::uint64_t value) {
+  return {static_cast<std::int64_t>(value)};
+}
+
+// Returns the value of the key `reward`.
+Result<Json> reward_of(const storage::JobGrader& grader) {
+  const std::string field = "method.reinforcement.grader";
+  if (grader.kind == GraderKind::kReward) {
+    return parse_json(grader.reward);
+  }
+  if (grader.operation != storage::StringOperation::kEq) {
+    return invalid_argument(field + ".operation: must be eq; for others, use the type tidemill");
+  }
+  if (grader.input != "{{sample.output_text}}") {
+    return invalid_argument(field + ".input: must be \"{{sample.output_text}}\"");
+  }
+  if (grader.reference != "{{item.answer}}") {
+    return invalid_argument(field + ".reference: must be \"{{item.answer}}\"");
+  }
+  return Json(Json::Object{{"kind", "exact_match"}});
+}
+
+void set_model(const ServeOptions& server, Json& config) {
+  set_key(config, "model.path", server.model.path);
+  if (server.model.dtype.has_value()) {
+    constexpr std::array<const char*, 4> kNames = {"f32", "bf16", "int8", "nf4"};
+    set_key(config, "model.dtype", kNames.at(static_cast<std::size_t>(*server.model.dtype)));
+  }
+}
+
+void set_supervised(const storage::JobHyperparameters& values, Json& config) {
+  set_key(config, "workflow", "sft");
+  set_key(config, "train.sequences_per_step", values.batch_size);
+  set_key(config, "train.learning_rate", kSupervisedRate * values.learning_rate_multiplier);
+}
+
+Status set_reinforcement(const JobSpec& spec, const storage::JobHyperparameters& values,
+                         Json& config) {
+  TIDEMILL_ASSIGN_OR_RETURN(Json reward, reward_of(spec.grader));
+  set_key(config, "workflow", "rl");
+  set_key(config, "reward", std::move(reward));
+  set_key(config, "train.prompts_per_step", values.batch_size);
+  set_key(config, "train.learning_rate", kReinforcementRate * values.learning_rate_multiplier);
+  set_key(config, "eval.samples", values.eval_samples);
+  // So that the result does not depend on what else the server does.
+  set_key(config, "staleness", Json(Json::Object{{"max", 1}, {"schedule", "fixed"}}));
+  return {};
+}
+
+Status set_overrides(const std::string& overrides, Json& config) {
+  if (overrides.empty()) {
+    return {};
+  }
+  TIDEMILL_ASSIGN_OR_RETURN(const Json values, parse_json(overrides));
+  for (const Json::Member& member : *values.if_object()) {
+    if (!is_own_key(member.name)) {
+      return invalid_argument("tidemill: " + quote(member.name) +
+                              " is not a key that a job may set");
+    }
+    set_key(config, member.name, member.value);
+  }
+  return {};
+}
+
+}  // namespace
+
+storage::JobHyperparameters resolve(const JobSpec& spec, std::uint64_t num_rows) {
+  const bool supervised = spec.method == JobMethod::kSupervised;
+  storage::JobHyperparameters values = spec.hyperparameters;
+  if (values.batch_size == 0) {
+    values.batch_size = std::clamp<std::int64_t>(
+        static_cast<std::int64_t>(num_rows / kRowsPerBatchRow), 1, supervised ? 32 : 16);
+  }
+  if (values.n_epochs == 0) {
+    values.n_epochs = supervised ? 3 : 1;
+  }
+  if (values.learning_rate_multiplier == 0.0) {
+    values.learning_rate_multiplier = 1.0;
+  }
+  if (values.eval_interval == 0) {
+    values.eval_interval = spec.validation_file.empty() ? 0 : kEvalInterval;
+  }
+  if (values.eval_samples == 0) {
+    values.eval_samples = 1;
+  }
+  return values;
+}
+
+Result<std::string> job_config(const ServeOptions& server, const JobSpec& spec,
+                               const JobInputs& inputs) {
+  const storage::JobHyperparameters values = resolve(spec, inputs.num_rows);
+  Json config{Json::Object()};
+  set_model(server, config);
+  if (spec.method == JobMethod::kSupervised) {
+    set_supervised(values, config);
+  } else {
+    TIDEMILL_RETURN_IF_ERROR(set_reinforcement(spec, values, config));
+  }
+  set_key(config, "train.adapter.kind", "lora");
+  set_key(config, "data.train", inputs.training_path);
+  set_key(config, "data.epochs", values.n_epochs);
+  if (!inputs.validation_path.empty()) {
+    set_key(config, "data.eval", inputs.validation_path);
+    set_key(config, "eval.every_steps", values.eval_interval);
+  }
+  set_key(config, "checkpoint.every_steps", kCommitInterval);
+  set_key(config, "seed", integer(static_cast<std::uint64_t>(spec.seed)));
+  set_key(config, "device.threads", server.device.threads);
+  if (inputs.memory_bytes > 0) {
+    set_key(config, "device.memory_bytes", inputs.memory_bytes);
+  }
+  TIDEMILL_RETURN_IF_ERROR(set_overrides(spec.overrides, config));
+  return config.to_text();
+}
+
+std::string tuned_model_name(const std::string& model, const storage::JobRecord& job) {
+  constexpr std::size_t kIdCharacters = 8;
+  const std::string id = job.id.substr(job.id.size() - std::min(kIdCharacters, job.id.size()));
+  return "ft:" + model + ":" + job.spec.suffix + ":" + id;
+}
+
+}  // namespace tidemill::workflows

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Private to workflows/serve. Translates finetuning jobs into the configurations of runs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+
+#include "base/result.hpp"
+#include "storage/jobs/job_record.hpp"
+#include "workflows/rl_options.hpp"
+#include "workflows/serve_options.hpp"
+#include "workflows/sft_options.hpp"
+
+namespace tidemill::workflows {
+
+/// What a job needs to know beyond what the client asked for.
+struct JobInputs {
+  std::string training_path;      // of the file with the rows
+  std::string validation_path;    // empty: none
+  std::uint64_t num_rows = 0;     // lines of the training file
+  std::int64_t memory_bytes = 0;  // that the process may use while the job runs
+};
+
+/// Returns the hyperparameters of a job, with a value in place of each "auto":
+/// - `batch_size`: a 500th of the rows, at least 1 and at most 32 (supervised) or 16
+/// (reinforcement);
+/// - `n_epochs`: 3 (supervised) or 1; `learning_rate_multiplier`: 1;
+/// - `eval_interval`: 10 steps, with a validation file; `eval_samples`: 1.
+[[nodiscard]] storage::JobHyperparameters resolve(const storage::JobSpec& spec,
+                                                  std::uint64_t num_rows);
+
+/// Returns the configuration of a job's run, as JSON, which is YAML: it trains LoRA over the served
+/// model. The base learning rate is 2e-4, or 5e-5 for reinforcement.
+/// Errors: `kInvalidArgument`, beginning with the field of the request: a grader that has no
+/// counterpart, or a key of `overrides` that jobs may not set, because it names a file or a limit
+/// of the server.
+[[nodiscard]] Result<std::string> job_config(const ServeOptions& server,
+                                             const storage::JobSpec& spec, const JobInputs& inputs);
+
+/// Returns the name under which clients request the model of a job: "ft:MODEL:SUFFIX:ID", where ID
+/// are the last 8 characters of the job's id.
+[[nodiscard]] std::string tuned_model_name(const std::string& model, const storage::JobRecord& job);
+
+}  // namespace tidemill::workflows

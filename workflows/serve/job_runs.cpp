@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workflows/serve/job_runs.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <ctime>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "actors/commit/checkpoint_commits.hpp"
+#include "base/json/json.hpp"
+#include "storage/checkpoint/checkpoint_store.hpp"
+#include "workflows/rl/run_rl.hpp"
+#include "workflows/serve/job_config.hpp"
+#include "workflows/sft/run_sft.hpp"
+
+namespace tidemill::workflows {
+namespace {
+
+using actors::RunBegan;
+using actors::RunEnded;
+using actors::RunProgress;
+using actors::RunReport;
+using storage::JobRecord;
+
+constexpr const char* kConfigFile = "run.yaml";
+constexpr std::size_t kMaxConfigBytes = std::size_t{2} << 20U;
+// The shortest time between two reports of progress. Each is a durable change of the store.
+constexpr Duration kReportInterval = std::chrono::milliseconds(250);
+constexpr std::size_t kReadBytes = std::size_t{1} << 20U;
+
+// Returns the number of lines of a stored file.
+Result<std::uint64_t> count_lines(const ReadableFile& file) {
+  std::string buffer;
+  std::uint64_t lines = 0;
+  char last = '\n';
+  for (std::uint64_t offset = 0; offset < file.size_bytes(); offset += buffer.size()) {
+    buffer.resize(std::min<std::uint64_t>(kReadBytes, file.size_bytes() - offset));
+    TIDEMILL_RETURN_IF_ERROR(
+        file.read_at(offset, std::as_writable_bytes(std::span(buffer.data(), buffer.size()))));
+    lines += static_cast<std::uint64_t>(std::count(buffer.begin(), buffer.end(), '\n'));
+    last = buffer.back();
+  }
+  return lines + (last != '\n' ? 1 : 0);
+}
+
+// Returns a time as chat templates see it. A run that continues must see the same.
+std::string local_time_of(std::int64_t unix_time) {
+  const auto time = static_cast<std::time_t>(unix_time);
+  std::tm parts{};
+  ::localtime_r(&time, &parts);
+  std::array<char, 32> text{};
+  const std::size_t size = std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%S", &parts);
+  return {text.data(), size};
+}
+
+// Says which metrics of a record clients see, under OpenAI's names where there is a counterpart.
+Json metrics_of(const actors::StepRecord& record) {
+  Json::Object data{{"step", static_cast<std::int64_t>(record.step)}};
+  for (const auto& [name, value] : record.metrics) {
+    const std::string shown = name == "loss"        ? "train_loss"
+                              : name == "eval_loss" ? "valid_loss"
+                                                    : name;
+    data.push_back({shown, value});
+  }
+  return data;
+}
+
+std::string progress_message(const actors::StepRecord& record, std::uint64_t steps) {
+  const auto value = [&record](const char* name) {
+    const auto found = record.metrics.find(name);
+    return found == record.metrics.end() ? std::string()
+                                         : std::to_string(found->second).substr(0, 8);
+  };
+  std::string text = "Step " + std::to_string(record.step) + "/" + std::to_string(steps) + ":";
+  for (const auto& [name, label] :
+       {std::pair("loss", " training loss="), std::pair("reward_mean", " mean reward="),
+        std::pair("eval_loss", " validation loss="),
+        std::pair("eval_mean_at_k", " validation reward=")}) {
+    if (const std::string number = value(name); !number.empty()) {
+      text += label + number;
+    }
+  }
+  return text;
+}
+
+// Turns the records of a run into reports.
+class Progress {
+public:
+  Progress(const Clock& clock, std::function<void(RunReport)> report)
+      : clock_(clock), report_(std::move(report)) {}
+
+  void begin(const storage::JobHyperparameters& resolved, const RunFacts& facts) {
+    const std::lock_guard lock(mutex_);
+    steps_ = facts.steps;
+    started_ = clock_.now();
+    report_(RunBegan{resolved, facts.steps});
+  }
+
+  void add(const actors::StepRecord& record) {
+    const std::lock_guard lock(mutex_);
+    const auto metric = [&record](const char* name) {
+      const auto found = record.metrics.find(name);
+      return found == record.metrics.end() ? 0.0 : found->second;
+    };
+    tokens_ += static_cast<std::int64_t>(metric("batch_tokens") + metric("train_tokens"));
+    if (record.kind == "train") {
+      first_step_ = first_step_ == 0 ? record.step : first_step_;
+    }
+    last_ = metrics_of(record).to_line();
+    last_.pop_back();
+    const TimePoint now = clock_.now();
+    if (record.kind == "train" && record.step < steps_ && now - reported_ < kReportInterval) {
+      return;
+    }
+    reported_ = now;
+    report_(RunProgress{record.step, steps_, tokens_, seconds_left(record.step, now),
+                        progress_message(record, steps_), last_});
+  }
+
+  [[nodiscard]] std::string last_metrics() {
+    const std::lock_guard lock(mutex_);
+    return last_;
+  }
+
+private:
+  [[nodiscard]] double seconds_left(std::uint64_t step, TimePoint now) const {
+    const double taken = std::chrono::duration<double>(now - started_).count();
+    const auto done = static_cast<double>(step - std::min(step, first_step_) + 1);
+    return taken / done * static_cast<double>(steps_ - std::min(step, steps_));
+  }
+
+  const Clock& clock_;
+  std::function<void(RunReport)> report_;
+  std::mutex mutex_;
+  std::uint64_t steps_ = 0;
+  std::uint64_t first_step_ = 0;
+  std::int64_t tokens_ = 0;
+  TimePoint started_;
+  TimePoint reported_;
+  std::string last_ = "{}";
+};
+
+class JobRun final : public actors::TuningRun {
+public:
+  JobRun(std::shared_ptr<const JobRunDeps> deps, JobRecord job,
+         std::function<void(RunReport)> report)
+      : deps_(std::move(deps)),
+        job_(std::move(job)),
+        report_(std::move(report)),
+        progress_(deps_->clock, report_),
+        thread_([this] { report_(RunReport(run())); }) {}
+  ~JobRun() override {
+    stopped_ = true;
+    thread_.join();
+  }
+  void request_stop() override { stopped_ = true; }
+
+private:
+  [[nodiscard]] Result<RunEnded> run();
+  [[nodiscard]] Result<std::string> config_text(const std::filesystem::path& directory);
+  [[nodiscard]] Result<JobInputs> inputs() const;
+
+  std::shared_ptr<const JobRunDeps> deps_;
+  JobRecord job_;
+  std::function<void(RunReport)> report_;
+  Progress progress_;
+  std::atomic<bool> stopped_ = false;
+  std::thread thread_;  // last: it uses the other members
+};
+
+Result<JobInputs> JobRun::inputs() const {
+  const storage::JobSpec& spec = job_.spec;
+  JobInputs inputs;
+  TIDEMILL_ASSIGN_OR_RETURN(const ReadableFile training,
+                            deps_->store->open_bytes(spec.training_file));
+  TIDEMILL_ASSIGN_OR_RETURN(inputs.num_rows, count_lines(training));
+  inputs.training_path = training.path().string();
+  if (!spec.validation_file.empty()) {
+    TIDEMILL_ASSIGN_OR_RETURN(const ReadableFile validation,
+                              deps_->store->open_bytes(spec.validation_file));
+    inputs.validation_path = validation.path().string();
+  }
+  inputs.memory_bytes = deps_->memory_bytes;
+  return inputs;
+}
+
+// Returns the configuration in the directory of the run, which is written when the run first
+// starts.
+Result<std::string> JobRun::config_text(const std::filesystem::path& directory) {
+  const std::filesystem::path path = directory / kConfigFile;
+  auto written = read_text_file(path, kMaxConfigBytes);
+  if (written.ok() || written.status().code() != Errc::kNotFound) {
+    return written;
+  }
+  TIDEMILL_ASSIGN_OR_RETURN(const JobInputs all, inputs());
+  TIDEMILL_ASSIGN_OR_RETURN(std::string text, job_config(deps_->server, job_.spec, all));
+  TIDEMILL_RETURN_IF_ERROR(write_file(deps_->files, path, text));
+  return text;
+}
+
+Result<RunEnded> JobRun::run() {
+  const std::filesystem::path directory = run_directory(deps_->server, job_.id);
+  TIDEMILL_RETURN_IF_ERROR(make_directory(deps_->files, directory.parent_path()));
+  TIDEMILL_RETURN_IF_ERROR(make_directory(deps_->files, directory));
+  TIDEMILL_RETURN_IF_ERROR(remove_temporary_files(deps_->files, directory));
+  TIDEMILL_ASSIGN_OR_RETURN(const std::string text, config_text(directory));
+  TIDEMILL_ASSIGN_OR_RETURN(const JobWorkflow workflow, deps_->parse_run(text, job_.id));
+  std::error_code ignored;
+  const bool exists = std::filesystem::exists(directory / "checkpoints" / "store.json", ignored);
+  TIDEMILL_ASSIGN_OR_RETURN(
+      std::unique_ptr<storage::CheckpointStore> opened,
+      storage::CheckpointStore::open(
+          {directory, exists ? "" : job_.id, storage::OnDamage::kUseNewestIntact}, deps_->files));
+  const std::shared_ptr<storage::CheckpointStore> store = std::move(opened);
+  const auto commits = actors::make_checkpoint_commits(store, directory, text);
+  TIDEMILL_ASSIGN_OR_RETURN(const std::optional<actors::RunCommit> last, commits->load());
+  TIDEMILL_ASSIGN_OR_RETURN(const JobInputs all, inputs());
+  const storage::JobHyperparameters resolved = resolve(job_.spec, all.num_rows);
+  const auto log = [this](const std::string& line) { deps_->log(job_.id + ": " + line); };
+  RunEnvironment run{deps_->system,
+                     deps_->clock,
+                     deps_->files,
+                     directory,
+                     commits,
+                     last.has_value() ? last->weights.version.incarnation + 1 : 0,
+                     local_time_of(job_.created_at),
+                     [this](const actors::StepRecord& record) { progress_.add(record); },
+                     [this, resolved](const RunFacts& facts) { progress_.begin(resolved, facts); },
+                     log,
+                     [](const std::string&) {},
+                     [this] { return stopped_.load(); },
+                     {}};
+  run.shared_device = deps_->device;
+  run.shared_device->public_name = tuned_model_name(deps_->model, job_);
+  TIDEMILL_ASSIGN_OR_RETURN(const actors::RunSummary summary,
+                            std::holds_alternative<SftOptions>(workflow)
+                                ? run_sft(std::get<SftOptions>(workflow), run)
+                                : run_rl(std::get<RlOptions>(workflow), run));
+  RunEnded ended;
+  ended.stopped = summary.end == actors::RunEnd::kStopped;
+  ended.adapter = (directory / "export" / "adapter").string();
+  ended.steps = summary.weights.version.step;
+  ended.metrics = progress_.last_metrics();
+  return ended;
+}
+
+}  // namespace
+
+std::filesystem::path run_directory(const ServeOptions& server, const std::string& job) {
+  return std::filesystem::path(server.serve.jobs_path.value_or("")) / "runs" / job;
+}
+
+actors::StartTuningRun make_job_runs(JobRunDeps deps) {
+  return [shared = std::make_shared<const JobRunDeps>(std::move(deps))](
+             const JobRecord& job, std::function<void(RunReport)> report) {
+    return std::make_unique<JobRun>(shared, job, std::move(report));
+  };
+}
+
+Status check_job(const ServeOptions& server, const std::string& model, const ParseRun& parse_run,
+                 const storage::JobSpec& spec) {
+  if (spec.model != model) {
+    return {Errc::kNotFound, "model: the server trains adapters over " + model + " only"};
+  }
+  JobInputs inputs;
+  inputs.training_path = "training.jsonl";
+  inputs.validation_path = spec.validation_file.empty() ? "" : "validation.jsonl";
+  inputs.num_rows = 1;
+  storage::JobSpec seeded = spec;
+  seeded.seed = std::max<std::int64_t>(spec.seed, 0);
+  TIDEMILL_ASSIGN_OR_RETURN(const std::string text, job_config(server, seeded, inputs));
+  return parse_run(text, "tidemill").status();
+}
+
+}  // namespace tidemill::workflows

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Private to workflows/serve. Carries out finetuning jobs as runs on the device of the server.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <variant>
+
+#include <caf/fwd.hpp>
+
+#include "actors/tuning/tuning_run.hpp"
+#include "base/clock.hpp"
+#include "base/files/file.hpp"
+#include "storage/jobs/file_store.hpp"
+#include "workflows/serve/run_serve.hpp"
+#include "workflows/shared_job.hpp"
+
+namespace tidemill::workflows {
+
+/// What the runs of jobs share. References are borrowed until the last run has ended.
+struct JobRunDeps {
+  caf::actor_system& system;
+  const Clock& clock;
+  FileSystem& files;
+  const ServeOptions& server;
+  std::string model;  // the name of the served model
+  std::shared_ptr<storage::FileStore> store;
+  SharedDevice device;            // without its public name
+  std::int64_t memory_bytes = 0;  // that a run may plan with, the served model included
+  ParseRun parse_run;
+  std::function<void(const std::string&)> log;  // takes one line; may be called from any thread
+};
+
+/// Returns the directory of the run of a job: JOBS_PATH/runs/ID. It has the layout of other runs,
+/// so `tidemill show` and `tidemill resume` understand it.
+[[nodiscard]] std::filesystem::path run_directory(const ServeOptions& server,
+                                                  const std::string& job);
+
+/// Returns a function that starts the run of a job on a thread of its own. The run goes on from its
+/// last commit if it has one.
+[[nodiscard]] actors::StartTuningRun make_job_runs(JobRunDeps deps);
+
+/// Checks what a client asks for, as `actors::TunerDeps::check` does.
+[[nodiscard]] Status check_job(const ServeOptions& server, const std::string& model,
+                               const ParseRun& parse_run, const storage::JobSpec& spec);
+
+}  // namespace tidemill::workflows
