@@ -111,12 +111,20 @@ SharedJob::~SharedJob() {
   caf::anon_send(view_.device, atom::close_v, view_.job);
 }
 
-actors::TrainingActor SharedJob::start_training(caf::actor_system& system) const {
-  return actors::spawn_job_training(system, view_);
+actors::JobView SharedJob::view_of(std::shared_ptr<const void> owner) const {
+  actors::JobView view = view_;
+  view.owner = std::move(owner);
+  return view;
 }
 
-actors::ServingActor SharedJob::start_serving(caf::actor_system& system) const {
-  return actors::spawn_job_serving(system, view_);
+actors::TrainingActor SharedJob::start_training(caf::actor_system& system,
+                                                std::shared_ptr<const void> owner) const {
+  return actors::spawn_job_training(system, view_of(std::move(owner)));
+}
+
+actors::ServingActor SharedJob::start_serving(caf::actor_system& system,
+                                              std::shared_ptr<const void> owner) const {
+  return actors::spawn_job_serving(system, view_of(std::move(owner)));
 }
 
 }  // namespace tidemill::workflows

@@ -53,12 +53,16 @@ public:
   /// The weights at the origin. Their version carries its incarnation.
   engines::Snapshot weights;
 
-  /// Spawn the job's views. They must end before the job is destroyed.
-  [[nodiscard]] actors::TrainingActor start_training(caf::actor_system& system) const;
-  [[nodiscard]] actors::ServingActor start_serving(caf::actor_system& system) const;
+  /// Spawn the job's views. They keep `owner` alive, which owns the job.
+  [[nodiscard]] actors::TrainingActor start_training(caf::actor_system& system,
+                                                     std::shared_ptr<const void> owner) const;
+  [[nodiscard]] actors::ServingActor start_serving(caf::actor_system& system,
+                                                   std::shared_ptr<const void> owner) const;
 
 private:
   explicit SharedJob(actors::JobView view) : view_(std::move(view)) {}
+
+  [[nodiscard]] actors::JobView view_of(std::shared_ptr<const void> owner) const;
 
   actors::JobView view_;
 };

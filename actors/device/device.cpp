@@ -79,9 +79,8 @@ caf::typed_response_promise<Value> add_request(Self self, Run run) {
   auto promise = self->make_response_promise<Value>();
   const Ticket ticket = ++self->state.last_ticket;
   std::get<Promises<Value>>(self->state.pending).emplace(ticket, promise);
-  add_command(self, [ticket, run = std::move(run)](DeviceWork& work) mutable {
-    run(work, ticket);
-  });
+  add_command(self,
+              [ticket, run = std::move(run)](DeviceWork& work) mutable { run(work, ticket); });
   return promise;
 }
 
@@ -153,10 +152,10 @@ caf::result<AdapterList> change_adapters(Self self, AdapterRequest& request) {
   if (!self->state.work->serves_adapters()) {
     return to_caf_error({Errc::kUnimplemented, "the device serves no adapters by name"});
   }
-  return add_request<AdapterList>(
-      self, [request = std::move(request)](DeviceWork& work, Ticket ticket) {
-        work.change_adapters(ticket, request);
-      });
+  return add_request<AdapterList>(self,
+                                  [request = std::move(request)](DeviceWork& work, Ticket ticket) {
+                                    work.change_adapters(ticket, request);
+                                  });
 }
 
 caf::result<JobId> open(Self self, std::shared_ptr<const JobOpening> opening) {
@@ -238,10 +237,9 @@ DeviceActor::behavior_type device(Self self, DeviceDeps deps) {
             });
       },
       [self](atom::save, JobId id, PolicyVersion version) {
-        return add_job_request<Snapshot>(self, id,
-                                         [id, version](DeviceWork& work, Ticket ticket) {
-                                           work.save(ticket, id, version);
-                                         });
+        return add_job_request<Snapshot>(self, id, [id, version](DeviceWork& work, Ticket ticket) {
+          work.save(ticket, id, version);
+        });
       },
       [self](atom::train, JobId id, TrainRequest& request) { return train(self, id, request); },
       [self](atom::capture, JobId id) { return capture(self, id); },

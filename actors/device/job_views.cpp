@@ -20,6 +20,13 @@ using engines::Snapshot;
 // A device replies, or ends and with it this actor. The deadline only bounds the list of requests.
 constexpr auto kReplyTime = std::chrono::seconds(24 * 60 * 60);
 
+// Ends the actor when the device ends, but not the device when the actor ends, as a link would.
+template <class Self>
+void end_with(Self self, const DeviceActor& device) {
+  self->monitor(device);
+  self->set_down_handler([self](const caf::down_msg& down) { self->quit(down.reason); });
+}
+
 AdapterRequest load_request(const JobView& view, const std::string& name,
                             const Snapshot& snapshot) {
   AdapterRequest request;
@@ -52,7 +59,7 @@ void publish(TrainingSelf self, const Snapshot& snapshot) {
 }
 
 TrainingActor::behavior_type job_training(TrainingSelf self, JobView view) {
-  self->link_to(view.device);
+  end_with(self, view.device);
   self->state.view = std::move(view);
   return {
       [self](atom::train, TrainRequest& request) {
@@ -115,7 +122,7 @@ caf::typed_response_promise<PolicyVersion> load(ServingSelf self, const Snapshot
 }
 
 ServingActor::behavior_type job_serving(ServingSelf self, JobView view) {
-  self->link_to(view.device);
+  end_with(self, view.device);
   self->attach_functor([device = view.device, name = view.rollout_name] {
     AdapterRequest unload;
     unload.action = AdapterAction::kUnload;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -29,6 +30,7 @@ struct JobView {
   std::uint64_t publish_every = 0;  // steps between two versions for clients; 0: none
   /// Added to the ids of requests, so that they differ from those of all other users of the device.
   std::uint64_t first_sample = 0;
+  std::shared_ptr<const void> owner;  // kept until the views have ended; closes the job
 };
 
 /// Spawns an actor that trains the job. Each `publish_every` steps, it has the device serve the new

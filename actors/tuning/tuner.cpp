@@ -73,6 +73,12 @@ struct TunerState {
 
 using Self = TunerActor::stateful_pointer<TunerState>;
 
+// Ends the actor when the device ends, but not the device when the actor ends, as a link would.
+void end_with(Self self, const DeviceActor& device) {
+  self->monitor(device);
+  self->set_down_handler([self](const caf::down_msg& down) { self->quit(down.reason); });
+}
+
 JobEvent event_of(Self self, std::string message, EventLevel level = EventLevel::kInfo) {
   JobEvent event;
   event.created_at = self->state.deps.unix_time();
@@ -424,7 +430,7 @@ caf::error is_stopping() {
 }
 
 TunerActor::behavior_type tuner(Self self, TunerDeps deps) {
-  self->link_to(deps.device);
+  end_with(self, deps.device);
   self->state.deps = std::move(deps);
   return {
       [self](atom::create, storage::JobSpec& spec) -> caf::result<JobRecord> {

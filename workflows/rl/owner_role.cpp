@@ -106,8 +106,8 @@ TrainingDevice start_training_device(caf::actor_system& system, const OwnerRoleO
                                      const std::shared_ptr<void>& runtime) {
   const std::string name = "device";
   if (engines.shared != nullptr) {
-    const ServingActor serving = engines.shared->start_serving(system);
-    const TrainingActor training = engines.shared->start_training(system);
+    const ServingActor serving = engines.shared->start_serving(system, runtime);
+    const TrainingActor training = engines.shared->start_training(system, runtime);
     return {{name, serving},
             training,
             {{name, caf::actor_cast<caf::actor>(serving)},

@@ -447,7 +447,9 @@ Result<actors::RunSummary> run_rl(const RlOptions& options, const RunEnvironment
   RlRun opened;
   TIDEMILL_ASSIGN_OR_RETURN(
       opened.model, open_trained_model(options.model, options.train.common, options.run.seed));
-  warn_of_device(options.run.device, run);
+  if (!run.shared_device.has_value()) {
+    warn_of_device(options.run.device, run);
+  }
   TIDEMILL_RETURN_IF_ERROR(check_fit(options, opened.model.files.config));
   TIDEMILL_RETURN_IF_ERROR(
       open_data(options, opened.model.files.config, {run.now, run.log}, opened));

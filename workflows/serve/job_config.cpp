@@ -146,12 +146,12 @@ Status set_reinforcement(const JobSpec& spec, const storage::JobHyperparameters&
   return {};
 }
 
-Status set_overrides(const std::string& overrides, Json& config) {
-  if (overrides.empty()) {
-    return {};
-  }
-  TIDEMILL_ASSIGN_OR_RETURN(const Json values, parse_json(overrides));
-  for (const Json::Member& member : *values.if_object()) {
+Result<Json> parse_overrides(const std::string& overrides) {
+  return overrides.empty() ? Json(Json::Object()) : parse_json(overrides);
+}
+
+Status set_overrides(const Json& overrides, Json& config) {
+  for (const Json::Member& member : *overrides.if_object()) {
     if (!is_own_key(member.name)) {
       return invalid_argument("tidemill: " + quote(member.name) +
                               " is not a key that a job may set");
@@ -197,7 +197,10 @@ Result<std::string> job_config(const ServeOptions& server, const JobSpec& spec,
   }
   set_key(config, "train.adapter.kind", "lora");
   set_key(config, "data.train", inputs.training_path);
-  set_key(config, "data.epochs", values.n_epochs);
+  TIDEMILL_ASSIGN_OR_RETURN(const Json overrides, parse_overrides(spec.overrides));
+  if (overrides.find("train.steps") == nullptr || spec.hyperparameters.n_epochs != 0) {
+    set_key(config, "data.epochs", values.n_epochs);
+  }
   if (!inputs.validation_path.empty()) {
     set_key(config, "data.eval", inputs.validation_path);
     set_key(config, "eval.every_steps", values.eval_interval);
@@ -208,7 +211,7 @@ Result<std::string> job_config(const ServeOptions& server, const JobSpec& spec,
   if (inputs.memory_bytes > 0) {
     set_key(config, "device.memory_bytes", inputs.memory_bytes);
   }
-  TIDEMILL_RETURN_IF_ERROR(set_overrides(spec.overrides, config));
+  TIDEMILL_RETURN_IF_ERROR(set_overrides(overrides, config));
   return config.to_text();
 }
 

@@ -252,7 +252,7 @@ actors::TrainingActor start_training(const SftOptions& options, const SftRun& op
                                      const RunEnvironment& run,
                                      const std::shared_ptr<SftEngines>& engines) {
   if (engines->shared != nullptr) {
-    return engines->shared->start_training(run.system);
+    return engines->shared->start_training(run.system, engines);
   }
   actors::DeviceDeps device;
   device.runtime = engines;
@@ -309,7 +309,9 @@ Result<actors::RunSummary> run_sft(const SftOptions& options, const RunEnvironme
   SftRun opened;
   TIDEMILL_ASSIGN_OR_RETURN(
       opened.model, open_trained_model(options.model, options.train.common, options.run.seed));
-  warn_of_device(options.run.device, run);
+  if (!run.shared_device.has_value()) {
+    warn_of_device(options.run.device, run);
+  }
   TIDEMILL_RETURN_IF_ERROR(
       open_data(options, opened.model.files.config, {run.now, run.log}, opened));
   TIDEMILL_RETURN_IF_ERROR(check_total_steps(options.train.common, opened.steps, *run.commits));
