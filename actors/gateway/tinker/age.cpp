@@ -154,7 +154,8 @@ std::string encrypt_age(std::string_view plain, std::span<const AgeRecipient> re
                         const RandomBytes& random) {
   std::array<unsigned char, 16> file_key{};
   random(file_key);
-  std::string out = std::string(kVersion) + "\n";
+  std::string out(kVersion);
+  out += '\n';
   for (const AgeRecipient& recipient : recipients) {
     out += stanza(text_of(file_key), recipient, random);
   }
