@@ -73,6 +73,9 @@ void describe(Schema<ServerOptions>& s) {
           "Time to complete responses after a signal to stop.")
       .range(0, 86400)
       .unit("seconds");
+  s.field("checkpoints_path", &ServerOptions::checkpoints_path,
+          "Folder for the checkpoints of clients that train adapters with Tinker's API, which the "
+          "server makes. Without it, the server has no such API.");
 }
 
 void describe(Schema<ServeOptions>& s) {

@@ -41,6 +41,7 @@ struct ServerOptions {
   std::optional<std::int64_t> kv_bytes;  // absent: for `max_running` responses, within limits
   std::int64_t adapter_bytes = std::int64_t{256} << 20U;
   std::int64_t drain_seconds = 30;
+  std::optional<std::string> checkpoints_path;  // absent: nothing can be trained
 };
 
 /// All options of a server.

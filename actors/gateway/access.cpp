@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "actors/gateway/pages/pages.hpp"
+#include "actors/tinker/routes.hpp"
 #include "base/text/quote.hpp"
 
 namespace tidemill::actors {
@@ -25,6 +26,10 @@ std::string_view key_of(const HttpRequest& request) {
     given.remove_prefix(kBearer.size());
   } else {
     given = request.header("x-api-key").value_or("");
+  }
+  constexpr std::string_view kTinkerPrefix = "tml-";
+  if (given.starts_with(kTinkerPrefix)) {
+    given.remove_prefix(kTinkerPrefix.size());
   }
   return given;
 }
@@ -55,7 +60,8 @@ std::optional<openai::ApiError> check_host_and_origin(const HttpRequest& request
 }
 
 bool is_open_path(std::string_view path) noexcept {
-  return path == "/health" || pages::contains(path);
+  return path == "/health" || pages::contains(path) ||
+         (tinker::is_tinker_path(path) && tinker::scopes_of(path).empty());
 }
 
 std::optional<openai::ApiError> check_head(const HttpRequest& request, const AccessRules& rules) {
@@ -81,6 +87,19 @@ std::optional<openai::ApiError> check_key(const HttpRequest& request, const Acce
                                      std::string(scope_name(scope))};
   }
   return std::nullopt;
+}
+
+std::optional<openai::ApiError> check_any_scope(const HttpRequest& request,
+                                                const AccessRules& rules,
+                                                std::span<const KeyScope> scopes) {
+  std::optional<openai::ApiError> refused;
+  for (const KeyScope scope : scopes) {
+    refused = check_key(request, rules, scope);
+    if (!refused) {
+      return std::nullopt;
+    }
+  }
+  return refused;
 }
 
 std::size_t max_body_bytes(const HttpRequest& request, const AccessRules& rules,

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,9 +32,16 @@ struct AccessRules {
                                                                     const AccessRules& rules);
 
 /// Checks that a request has a key that permits `scope`, in the header `Authorization: Bearer KEY`,
-/// or in `X-API-Key`. Errors: 401 without a valid key, 403 if it does not permit the scope.
+/// or in `X-API-Key`. Tinker's package only sends keys that begin with "tml-", so that prefix is
+/// left out. Errors: 401 without a valid key, 403 if it does not permit the scope.
 [[nodiscard]] std::optional<openai::ApiError> check_key(const HttpRequest& request,
                                                         const AccessRules& rules, KeyScope scope);
+
+/// Does the same with several scopes, of which the key needs one. If there are none, no key is
+/// needed.
+[[nodiscard]] std::optional<openai::ApiError> check_any_scope(const HttpRequest& request,
+                                                              const AccessRules& rules,
+                                                              std::span<const KeyScope> scopes);
 
 /// Checks what can be checked before the body of a request arrives: Host, Origin and, if the path
 /// needs a key, that there is a valid one.

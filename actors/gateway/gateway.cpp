@@ -22,6 +22,7 @@
 #include "actors/gateway/generation.hpp"
 #include "actors/gateway/pages/pages.hpp"
 #include "actors/gateway/routes.hpp"
+#include "actors/tinker/routes.hpp"
 #include "base/text/quote.hpp"
 
 namespace tidemill::actors {
@@ -47,6 +48,17 @@ void refuse_method(GatewaySelf self, ExchangeId id, const std::string& methods) 
   respond(self, id, std::move(response));
 }
 
+// Passes a request of Tinker's API on. Its exchange is no longer the gateway's.
+void pass_on(GatewaySelf self, HttpRequest& request, std::string_view path) {
+  if (const auto refused =
+          check_any_scope(request, self->state.deps.access, tinker::scopes_of(path))) {
+    fail(self, request.exchange, *refused);
+    return;
+  }
+  self->state.exchanges.erase(request.exchange);
+  self->send(self->state.deps.tinker, atom::request_v, std::move(request));
+}
+
 void on_request(GatewaySelf self, HttpRequest& request) {
   auto& state = self->state;
   const ExchangeId id = request.exchange;
@@ -64,6 +76,10 @@ void on_request(GatewaySelf self, HttpRequest& request) {
     return;
   }
   const std::string_view path = target_path(request.target);
+  if (state.deps.tinker && tinker::is_tinker_path(path)) {
+    pass_on(self, request, path);
+    return;
+  }
   const RouteMatch match = find_route(state.deps, request.method, path);
   const auto refused =
       is_open_path(path) ? std::nullopt : check_key(request, state.deps.access, match.scope);
@@ -89,12 +105,20 @@ GatewayActor::behavior_type gateway(GatewaySelf self, GatewayDeps deps) {
   return {
       [self](atom::tokens, const TokenBatch& batch) { on_tokens(self, batch); },
       [self](atom::request, HttpRequest& request) { on_request(self, request); },
-      [self](atom::closed, std::uint64_t exchange) { end_exchange(self, exchange); },
+      [self](atom::closed, std::uint64_t exchange) {
+        end_exchange(self, exchange);
+        if (self->state.deps.tinker) {
+          self->send(self->state.deps.tinker, atom::closed_v, exchange);
+        }
+      },
       [self](atom::worked, std::uint64_t exchange) { on_worked(self, exchange); },
       [self](atom::sent, std::uint64_t exchange) { on_file_sent(self, exchange); },
       [self](atom::drain) {
         self->state.draining = true;
         self->state.deps.http->stop_accepting();
+        if (self->state.deps.tinker) {
+          self->send(self->state.deps.tinker, atom::drain_v);
+        }
       },
       [self](atom::stop) {
         fail_all(self, {503, "the server has stopped"});

@@ -14,6 +14,7 @@
 #include "actors/gateway/handles.hpp"
 #include "actors/gateway/http/http_server.hpp"
 #include "actors/gateway/served_model.hpp"
+#include "actors/tinker/handles.hpp"
 #include "actors/tuning/handles.hpp"
 #include "actors/work/work_port.hpp"
 #include "base/clock.hpp"
@@ -39,6 +40,8 @@ struct GatewayLimits {
 struct GatewayDeps {
   HttpServer* http = nullptr;  // outlives the gateway
   StreamingActor device;
+  /// Gets the requests of Tinker's API. Null: there is no such API.
+  TinkerActor tinker;
   std::shared_ptr<const ServedModel> model;
   WorkPort* parse_port = nullptr;  // parses requests; outlives the gateway
   /// Uploaded files, or null: the server then has no `/v1/files`.

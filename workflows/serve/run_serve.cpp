@@ -23,6 +23,7 @@
 #include "workflows/process_limits.hpp"
 #include "workflows/serve/job_config.hpp"
 #include "workflows/serve/job_runs.hpp"
+#include "workflows/serve/tinker_server.hpp"
 
 namespace tidemill::workflows {
 namespace {
@@ -66,15 +67,21 @@ std::int64_t cache_bytes(const ServeOptions& options, const engines::ModelConfig
   return options.serve.kv_bytes.value_or(std::clamp(wanted, kMinCacheBytes, most));
 }
 
-bool trains(const ServeOptions& options) {
+// Whether the server runs finetuning jobs.
+bool runs_jobs(const ServeOptions& options) {
   return options.serve.jobs_path.has_value();
+}
+
+// Whether adapters can be trained, by finetuning jobs or with Tinker's API.
+bool trains(const ServeOptions& options) {
+  return runs_jobs(options) || options.serve.checkpoints_path.has_value();
 }
 
 // Returns the memory of the part of the cache that jobs reserve.
 std::int64_t job_cache_bytes(const ServeOptions& options, const engines::ModelConfig& config) {
   const TuningOptions& tuning = options.serve.tuning;
-  return trains(options) ? tuning.max_running * cached_bytes(options, config, tuning.job_tokens)
-                         : 0;
+  return runs_jobs(options) ? tuning.max_running * cached_bytes(options, config, tuning.job_tokens)
+                            : 0;
 }
 
 // Returns the longest prompt and response together that fit both the context and the cache.
@@ -391,10 +398,16 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
       memory_plan(options, opened.files, wanted).engine.weights_bytes;
   TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<engines::ModelRuntime> runtime,
                             open_served_runtime(options, opened.files, wanted, run));
+  TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<TinkerServer> tinker,
+                            open_tinker(options, opened.files));
   const actors::DeviceActor device_actor =
       start_device(options, run, opened.files.config, std::move(runtime), *device_port);
+  if (tinker != nullptr) {
+    start_tinker(*tinker, options, opened.files,
+                 {http.get(), parse_port.get(), device_actor, model}, run);
+  }
   actors::TunerActor tuner;
-  if (trains(options)) {
+  if (runs_jobs(options)) {
     tuner = start_tuner(options, run, model->id, device_actor,
                         {stores, *tuning_port, machine, weights_bytes});
   }
@@ -403,6 +416,7 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
   deps.http = http.get();
   deps.device = caf::actor_cast<actors::StreamingActor>(device_actor);
   deps.model = model;
+  deps.tinker = tinker != nullptr ? tinker->actor : actors::TinkerActor();
   deps.parse_port = parse_port.get();
   deps.files = stores.files;
   deps.file_port = file_port.get();
@@ -427,6 +441,9 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
   }
   // All are linked, and all are awaited.
   end_actor(run.system, gateway);
+  if (tinker != nullptr) {
+    end_actor(run.system, tinker->actor);
+  }
   end_actor(run.system, device_actor);
   return status;
 }

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the checkpoints and runs of Tinker's API are kept.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "actors/tinker/backend.hpp"
+
+namespace tidemill::actors::tinker {
+
+/// What is known of a checkpoint without opening it.
+struct CheckpointInfo {
+  CheckpointPath path;
+  std::string base_model;
+  LoraSettings lora;
+  bool has_optimizer = false;
+  std::int64_t created = 0;  // Unix time, seconds
+  std::optional<std::int64_t> expires_at;
+  std::int64_t size_bytes = 0;
+  Metadata user_metadata;
+};
+
+/// A training run: one model that a client has trained, open or not.
+struct RunInfo {
+  std::string id;
+  std::string base_model;
+  LoraSettings lora;
+  std::int64_t last_request = 0;  // Unix time, seconds
+  Metadata user_metadata;
+};
+
+/// A file of an external checkpoint.
+struct CheckpointFile {
+  std::string name;
+  std::int64_t size_bytes = 0;
+};
+
+/// Keeps checkpoints. They outlive sessions and the server.
+///
+/// Threads: one call at a time. Calls may take long: they run at a port.
+class CheckpointStore {
+public:
+  CheckpointStore() = default;
+  CheckpointStore(const CheckpointStore&) = delete;
+  CheckpointStore& operator=(const CheckpointStore&) = delete;
+  virtual ~CheckpointStore() = default;
+
+  /// Returns all checkpoints and runs.
+  [[nodiscard]] virtual Result<std::vector<CheckpointInfo>> checkpoints() = 0;
+  [[nodiscard]] virtual Result<std::vector<RunInfo>> runs() = 0;
+  /// Adds or replaces the description of a run.
+  [[nodiscard]] virtual Status put_run(const RunInfo& run) = 0;
+
+  /// Stores a checkpoint, replacing the one of its path, and returns its size in bytes. If there
+  /// are recipients, the files are encrypted to them, and their names end with ".age". A failed
+  /// call leaves an old checkpoint or none.
+  [[nodiscard]] virtual Result<std::int64_t> put(const CheckpointInfo& info, const JobState& state,
+                                                 std::span<const AgeRecipient> recipients) = 0;
+  /// Replaces the description of a checkpoint.
+  [[nodiscard]] virtual Status put_info(const CheckpointInfo& info) = 0;
+  /// Reads a checkpoint. Errors: `kNotFound`, `kCorruptData`.
+  [[nodiscard]] virtual Result<JobState> get(const CheckpointPath& path, bool with_optimizer) = 0;
+  /// Removes a checkpoint. Errors: `kNotFound`.
+  [[nodiscard]] virtual Status remove(const CheckpointPath& path) = 0;
+
+  /// Lists the files of a checkpoint's adapter, in the PEFT layout, and reads one.
+  [[nodiscard]] virtual Result<std::vector<CheckpointFile>> files(const CheckpointPath& path) = 0;
+  [[nodiscard]] virtual Result<std::string> read_file(const CheckpointPath& path,
+                                                      const std::string& name) = 0;
+};
+
+}  // namespace tidemill::actors::tinker

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "actors/tinker/disk_store.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "actors/tinker/lora_config.hpp"
+#include "base/files/tensor_file.hpp"
+#include "base/json/fields.hpp"
+#include "engines/formats/adapter_files.hpp"
+
+namespace tidemill::actors::tinker {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kMaxJsonBytes = std::uint64_t{1} << 20U;
+constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 32U;
+constexpr const char* kInfoFile = "checkpoint.json";
+constexpr const char* kRunFile = "run.json";
+constexpr const char* kOptimizerFile = "optimizer.safetensors";
+constexpr const char* kIncomplete = "incomplete";
+constexpr std::string_view kEncrypted = ".age";
+constexpr std::array kKinds = {CheckpointKind::kTraining, CheckpointKind::kSampler,
+                               CheckpointKind::kExternal};
+
+std::string folder_of(std::string run_id) {
+  std::replace(run_id.begin(), run_id.end(), ':', '.');
+  return run_id;
+}
+
+// Whether a file of a checkpoint is one of its adapter, encrypted or not.
+bool is_adapter_file(std::string_view name) {
+  if (name.ends_with(kEncrypted)) {
+    name.remove_suffix(kEncrypted.size());
+  }
+  const auto names = engines::exported_adapter_names();
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// -- JSON -----------------------------------------------------------------------------------------
+
+Json lora_json(const LoraSettings& lora) {
+  return Json::Object{{"rank", static_cast<std::int64_t>(lora.rank)},
+                      {"train_attn", lora.train_attn},
+                      {"train_mlp", lora.train_mlp},
+                      {"train_unembed", lora.train_unembed}};
+}
+
+LoraSettings read_lora(JsonFields& fields, const Json& object, const std::string& location) {
+  LoraSettings lora;
+  const Json* value = object.find("lora");
+  if (value == nullptr) {
+    fields.refuse("lora", "missing");
+    return lora;
+  }
+  JsonFields members(*value, location, "lora.");
+  lora.rank = static_cast<std::int32_t>(members.required_integer("rank", {1, 1 << 20}));
+  lora.train_attn = members.boolean("train_attn").value_or(false);
+  lora.train_mlp = members.boolean("train_mlp").value_or(false);
+  lora.train_unembed = members.boolean("train_unembed").value_or(false);
+  fields.refuse(members.status());
+  return lora;
+}
+
+Json metadata_json(const Metadata& metadata) {
+  Json::Object object;
+  for (const auto& [name, value] : metadata) {
+    object.push_back({name, value});
+  }
+  return object;
+}
+
+Metadata read_metadata(const Json& object) {
+  Metadata out;
+  const Json* value = object.find("user_metadata");
+  const Json::Object* members = value == nullptr ? nullptr : value->if_object();
+  for (std::size_t i = 0; members != nullptr && i < members->size(); ++i) {
+    const std::string* text = (*members)[i].value.if_string();
+    out[(*members)[i].name] = text == nullptr ? "" : *text;
+  }
+  return out;
+}
+
+// What a checkpoint's file holds besides its description.
+struct Digests {
+  std::string base;
+  std::string adapter;
+};
+
+Json info_json(const CheckpointInfo& info, const Digests& digests) {
+  return Json::Object{{"path", to_text(info.path)},
+                      {"base_model", info.base_model},
+                      {"lora", lora_json(info.lora)},
+                      {"has_optimizer", info.has_optimizer},
+                      {"created", info.created},
+                      {"expires_at", info.expires_at ? Json(*info.expires_at) : Json()},
+                      {"size_bytes", info.size_bytes},
+                      {"user_metadata", metadata_json(info.user_metadata)},
+                      {"base_digest", digests.base},
+                      {"adapter_digest", digests.adapter}};
+}
+
+Result<CheckpointInfo> read_info(const fs::path& file, Digests& digests) {
+  TIDEMILL_ASSIGN_OR_RETURN(const std::string text, read_text_file(file, kMaxJsonBytes));
+  TIDEMILL_ASSIGN_OR_RETURN(const Json json, parse_json(text));
+  JsonFields fields(json, file.string());
+  CheckpointInfo info;
+  Result<CheckpointPath> path = parse_checkpoint_path(fields.string("path").value_or(""));
+  if (!path.ok()) {
+    fields.refuse("path", path.status().message());
+  } else {
+    info.path = std::move(path).value();
+  }
+  info.base_model = fields.string("base_model").value_or("");
+  info.lora = read_lora(fields, json, file.string());
+  info.has_optimizer = fields.boolean("has_optimizer").value_or(false);
+  info.created = fields.required_integer("created", {0});
+  info.expires_at = fields.integer("expires_at", {0});
+  info.size_bytes = fields.integer("size_bytes", {0}).value_or(0);
+  info.user_metadata = read_metadata(json);
+  digests = {fields.string("base_digest").value_or(""),
+             fields.string("adapter_digest").value_or("")};
+  TIDEMILL_RETURN_IF_ERROR(fields.status());
+  return info;
+}
+
+Result<RunInfo> read_run(const fs::path& file) {
+  TIDEMILL_ASSIGN_OR_RETURN(const std::string text, read_text_file(file, kMaxJsonBytes));
+  TIDEMILL_ASSIGN_OR_RETURN(const Json json, parse_json(text));
+  JsonFields fields(json, file.string());
+  RunInfo run;
+  run.id = fields.string("id").value_or("");
+  run.base_model = fields.string("base_model").value_or("");
+  run.lora = read_lora(fields, json, file.string());
+  run.last_request = fields.required_integer("last_request", {0});
+  run.user_metadata = read_metadata(json);
+  TIDEMILL_RETURN_IF_ERROR(fields.status());
+  return run;
+}
+
+// -- the store ------------------------------------------------------------------------------------
+
+class DiskStore final : public CheckpointStore {
+public:
+  DiskStore(FileSystem& files, fs::path root, engines::ModelConfig model)
+      : files_(files), root_(std::move(root)), model_(std::move(model)) {}
+
+  Result<std::vector<CheckpointInfo>> checkpoints() override {
+    std::vector<CheckpointInfo> out;
+    TIDEMILL_ASSIGN_OR_RETURN(const std::vector<std::string> runs, list_directory(root_));
+    for (const std::string& run : runs) {
+      for (const CheckpointKind kind : kKinds) {
+        const fs::path folder = root_ / run / kind_segment(kind);
+        const Result<std::vector<std::string>> names = list_directory(folder);
+        if (!names.ok() && names.status().code() == Errc::kNotFound) {
+          continue;
+        }
+        TIDEMILL_RETURN_IF_ERROR(names.status());
+        for (const std::string& name : names.value()) {
+          Digests digests;
+          TIDEMILL_ASSIGN_OR_RETURN(CheckpointInfo info,
+                                    read_info(folder / name / kInfoFile, digests));
+          out.push_back(std::move(info));
+        }
+      }
+    }
+    return out;
+  }
+
+  Result<std::vector<RunInfo>> runs() override {
+    std::vector<RunInfo> out;
+    TIDEMILL_ASSIGN_OR_RETURN(const std::vector<std::string> runs, list_directory(root_));
+    for (const std::string& name : runs) {
+      const Status cleared = clear_incomplete(root_ / name);
+      TIDEMILL_RETURN_IF_ERROR(cleared);
+      Result<RunInfo> run = read_run(root_ / name / kRunFile);
+      if (!run.ok() && run.status().code() == Errc::kNotFound) {
+        continue;
+      }
+      TIDEMILL_RETURN_IF_ERROR(run.status());
+      out.push_back(std::move(run).value());
+    }
+    return out;
+  }
+
+  Status put_run(const RunInfo& run) override {
+    const fs::path folder = root_ / folder_of(run.id);
+    TIDEMILL_RETURN_IF_ERROR(make_directory(files_, folder));
+    const Json json = Json::Object{{"id", run.id},
+                                   {"base_model", run.base_model},
+                                   {"lora", lora_json(run.lora)},
+                                   {"last_request", run.last_request},
+                                   {"user_metadata", metadata_json(run.user_metadata)}};
+    return write_file(files_, folder / kRunFile, json.to_text());
+  }
+
+  Result<std::int64_t> put(const CheckpointInfo& info, const JobState& state,
+                           std::span<const AgeRecipient> recipients) override {
+    const fs::path run = root_ / folder_of(info.path.run_id);
+    TIDEMILL_RETURN_IF_ERROR(make_directory(files_, run));
+    TIDEMILL_RETURN_IF_ERROR(clear_incomplete(run));
+    TIDEMILL_RETURN_IF_ERROR(make_directory(files_, run / kIncomplete));
+    const fs::path folder = run / kIncomplete / info.path.name;
+    TIDEMILL_RETURN_IF_ERROR(engines::write_adapter(files_, folder,
+                                                    to_adapter_config(info.lora, info.base_model),
+                                                    model_, state.weights.adapter));
+    if (!recipients.empty()) {
+      TIDEMILL_RETURN_IF_ERROR(encrypt_files(folder, recipients));
+    }
+    if (state.optimizer) {
+      TIDEMILL_RETURN_IF_ERROR(
+          write_tensor_file(files_, folder / kOptimizerFile, *state.optimizer));
+    }
+    CheckpointInfo described = info;
+    TIDEMILL_ASSIGN_OR_RETURN(described.size_bytes, size_of(folder));
+    const Digests digests{state.weights.base_digest, state.weights.adapter_digest};
+    TIDEMILL_RETURN_IF_ERROR(
+        write_file(files_, folder / kInfoFile, info_json(described, digests).to_text()));
+    // From here on, the checkpoint is complete; it replaces the one of its path.
+    const fs::path kind = run / kind_segment(info.path.kind);
+    TIDEMILL_RETURN_IF_ERROR(make_directory(files_, kind));
+    if (const Status removed = remove_tree(files_, kind, info.path.name);
+        !removed.ok() && removed.code() != Errc::kNotFound) {
+      return removed;
+    }
+    if (const int result = files_.rename(folder, kind / info.path.name); result < 0) {
+      return system_error(-result, "rename", folder);
+    }
+    if (const int result = files_.sync_directory(kind); result < 0) {
+      return system_error(-result, "sync", kind);
+    }
+    return described.size_bytes;
+  }
+
+  Status put_info(const CheckpointInfo& info) override {
+    const fs::path file = folder(info.path) / kInfoFile;
+    Digests digests;
+    TIDEMILL_RETURN_IF_ERROR(read_info(file, digests).status());
+    return write_file(files_, file, info_json(info, digests).to_text());
+  }
+
+  Result<JobState> get(const CheckpointPath& path, bool with_optimizer) override {
+    JobState state;
+    Digests digests;
+    TIDEMILL_RETURN_IF_ERROR(read_info(folder(path) / kInfoFile, digests).status());
+    TIDEMILL_ASSIGN_OR_RETURN(engines::AdapterFiles adapter,
+                              engines::open_adapter(folder(path), model_));
+    state.weights.adapter = std::move(adapter.tensors);
+    state.weights.base_digest = digests.base;
+    state.weights.adapter_digest = digests.adapter;
+    if (with_optimizer) {
+      TIDEMILL_ASSIGN_OR_RETURN(TensorFile file, read_tensor_file(folder(path) / kOptimizerFile,
+                                                                  TensorPlacement::kCopied));
+      state.optimizer = std::move(file.tensors);
+    }
+    return state;
+  }
+
+  Status remove(const CheckpointPath& path) override {
+    return remove_tree(files_, root_ / folder_of(path.run_id) / kind_segment(path.kind), path.name);
+  }
+
+  Result<std::vector<CheckpointFile>> files(const CheckpointPath& path) override {
+    std::vector<CheckpointFile> out;
+    TIDEMILL_ASSIGN_OR_RETURN(const std::vector<std::string> names, list_directory(folder(path)));
+    for (const std::string& name : names) {
+      if (is_adapter_file(name)) {
+        TIDEMILL_ASSIGN_OR_RETURN(const ReadableFile file, ReadableFile::open(folder(path) / name));
+        out.push_back({name, static_cast<std::int64_t>(file.size_bytes())});
+      }
+    }
+    return out;
+  }
+
+  Result<std::string> read_file(const CheckpointPath& path, const std::string& name) override {
+    if (!is_adapter_file(name)) {
+      return Status(Errc::kNotFound, "the checkpoint has no file of this name");
+    }
+    return read_text_file(folder(path) / name, kMaxFileBytes);
+  }
+
+private:
+  [[nodiscard]] fs::path folder(const CheckpointPath& path) const {
+    return root_ / folder_of(path.run_id) / kind_segment(path.kind) / path.name;
+  }
+
+  // Replaces the files of an adapter by encrypted ones.
+  Status encrypt_files(const fs::path& folder, std::span<const AgeRecipient> recipients) {
+    for (const std::string_view name : engines::exported_adapter_names()) {
+      TIDEMILL_ASSIGN_OR_RETURN(const std::string plain,
+                                read_text_file(folder / name, kMaxFileBytes));
+      TIDEMILL_RETURN_IF_ERROR(write_file(files_, folder / std::string(name).append(kEncrypted),
+                                          encrypt_age(plain, recipients)));
+      TIDEMILL_RETURN_IF_ERROR(remove_file(files_, folder / name));
+    }
+    return {};
+  }
+
+  Status clear_incomplete(const fs::path& run) {
+    const Status removed = remove_tree(files_, run, kIncomplete);
+    return removed.code() == Errc::kNotFound ? Status() : removed;
+  }
+
+  static Result<std::int64_t> size_of(const fs::path& folder) {
+    std::int64_t bytes = 0;
+    TIDEMILL_ASSIGN_OR_RETURN(const std::vector<std::string> names, list_directory(folder));
+    for (const std::string& name : names) {
+      TIDEMILL_ASSIGN_OR_RETURN(const ReadableFile file, ReadableFile::open(folder / name));
+      bytes += static_cast<std::int64_t>(file.size_bytes());
+    }
+    return bytes;
+  }
+
+  FileSystem& files_;
+  fs::path root_;
+  engines::ModelConfig model_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<CheckpointStore>> open_disk_store(FileSystem& files, fs::path root,
+                                                         engines::ModelConfig model) {
+  TIDEMILL_RETURN_IF_ERROR(make_directory(files, root));
+  return std::unique_ptr<CheckpointStore>(
+      std::make_unique<DiskStore>(files, std::move(root), std::move(model)));
+}
+
+}  // namespace tidemill::actors::tinker

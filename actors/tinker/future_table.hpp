@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// The futures of Tinker's API: results that clients fetch by the id of their request.
+//
+//   pending    `add` makes it. Clients that poll it wait, each up to `poll_time`.
+//   ready      `complete` has its result. Exchanges that wait get it at once.
+//   gone       The result was dropped: `kept_time` after it was ready, `reread_time` after it was
+//              read, because newer results needed the memory, or with its session.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "actors/gateway/http/http_message.hpp"
+#include "base/clock.hpp"
+
+namespace tidemill::actors::tinker {
+
+/// Who is to blame for a failure.
+enum class FailureCategory : std::uint8_t { kUser, kServer };
+
+/// What a future is ready with.
+struct FutureResult {
+  std::string body;
+  bool is_protobuf = false;  // otherwise JSON
+  bool failed = false;
+};
+
+/// Returns the result of a request that has failed.
+[[nodiscard]] FutureResult failed_future(const std::string& message, FailureCategory category);
+
+/// How long results are kept, and how many bytes of them.
+struct FutureLimits {
+  Duration poll_time = std::chrono::seconds(30);  // below the 45 s that clients wait
+  Duration kept_time = std::chrono::hours(1);
+  Duration reread_time = std::chrono::minutes(1);
+  std::size_t max_bytes = std::size_t{256} << 20U;
+};
+
+/// Holds futures and the exchanges that wait for them.
+///
+/// Threads: one call at a time. `respond` is called within calls.
+class FutureTable {
+public:
+  using Respond = std::function<void(ExchangeId, HttpResponse)>;
+
+  FutureTable(const FutureLimits& limits, Respond respond)
+      : limits_(limits), respond_(std::move(respond)) {}
+
+  /// Adds a pending future. Its id must be new. `owner` is the id of its session.
+  void add(const std::string& id, const std::string& owner);
+  [[nodiscard]] bool contains(const std::string& id) const { return futures_.contains(id); }
+  [[nodiscard]] bool is_pending(const std::string& id) const;
+
+  /// Makes a future ready. Ignores ids that are gone or ready.
+  void complete(const std::string& id, FutureResult result, TimePoint now);
+
+  /// Responds to `exchange` with the result of a future, or lets it wait. If the future is gone,
+  /// responds with 410.
+  void poll(const std::string& id, ExchangeId exchange, TimePoint now);
+
+  /// Forgets an exchange whose client has closed its connection.
+  void forget(ExchangeId exchange);
+  /// Drops the futures of a session. Exchanges that wait for them get 410.
+  void drop_owner(const std::string& owner);
+  /// Ends the waits that last until `time` at most.
+  void end_waits(TimePoint time);
+  /// Drops results that are kept no longer.
+  void drop_old(TimePoint now);
+
+  /// Returns the bytes of all results.
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+  [[nodiscard]] std::size_t size() const noexcept { return futures_.size(); }
+
+private:
+  struct Future {
+    std::string owner;
+    bool ready = false;
+    FutureResult result;
+    TimePoint drop_at{};
+    std::map<ExchangeId, TimePoint> waiting;  // until when
+  };
+
+  void respond_ready(Future& future, ExchangeId exchange, TimePoint now);
+  void drop(const std::string& id);
+  void make_room();
+
+  FutureLimits limits_;
+  Respond respond_;
+  std::map<std::string, Future> futures_;
+  std::list<std::string> ready_;  // in the order in which they became ready
+  std::map<ExchangeId, std::string> exchanges_;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace tidemill::actors::tinker

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "actors/tinker/service.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/digest.hpp"
+#include "base/text/quote.hpp"
+
+namespace tidemill::actors::tinker {
+
+Service::Service(ServiceDeps deps)
+    : deps_(std::move(deps)), futures_(deps_.limits.futures, deps_.respond) {}
+
+Service::~Service() = default;
+
+std::string future_id(const std::string& owner, std::int64_t seq_id) {
+  return owner + ":" + std::to_string(seq_id);
+}
+
+void Service::respond(ExchangeId exchange, const Json& body) {
+  deps_.respond(exchange, openai::json_response(body));
+}
+
+void Service::fail(ExchangeId exchange, const ApiError& error) {
+  HttpResponse response = openai::to_response(error);
+  if (error.status == 429 || error.status == 503) {
+    response.headers.push_back({"retry-after", "1"});
+  }
+  deps_.respond(exchange, std::move(response));
+}
+
+void Service::fail(ExchangeId exchange, const Status& status) {
+  fail(exchange, openai::to_api_error(status));
+}
+
+std::string Service::new_id() {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string id;
+  for (int part = 0; part < 2; ++part) {
+    std::uint64_t bits = deps_.random();
+    for (int i = 0; i < 16; ++i, bits >>= 4U) {
+      id.push_back(kDigits[bits & 15U]);
+    }
+  }
+  return id;
+}
+
+void Service::handle(ExchangeId exchange, Call call) {
+  std::visit([&](auto& one) { on(exchange, one); }, call);
+}
+
+void Service::forget(ExchangeId exchange) {
+  futures_.forget(exchange);
+  std::erase_if(polls_, [&](const Poll& poll) { return poll.exchange == exchange; });
+}
+
+void Service::end_polls_before(TimePoint time) {
+  futures_.end_waits(time);
+  for (const Poll& poll : std::exchange(polls_, {})) {
+    if (poll.until > time) {
+      polls_.push_back(poll);
+      continue;
+    }
+    respond(poll.exchange, Json::Object{{"completions", Json::Array()}, {"cursor", poll.previous}});
+  }
+}
+
+void Service::end_polls() {
+  end_polls_before(TimePoint::max());
+}
+
+void Service::tick() {
+  const TimePoint now = deps_.now();
+  end_polls_before(now);
+  futures_.drop_old(now);
+  std::vector<std::string> silent;
+  for (const auto& [id, session] : sessions_) {
+    if (now - session.last_heartbeat > deps_.limits.session_time) {
+      silent.push_back(id);
+    }
+  }
+  for (const std::string& id : silent) {
+    end_session(id);
+  }
+  for (auto& [id, model] : models_) {
+    const std::int64_t missing = model.queue.next();
+    for (const auto& [seq_id, op] : model.queue.give_up(now, deps_.limits.turn_time)) {
+      futures_.complete(future_id(id, seq_id),
+                        failed_future("the request before it, with seq_id " +
+                                          std::to_string(missing) + ", has not arrived",
+                                      FailureCategory::kUser),
+                        now);
+    }
+  }
+  drop_expired();
+}
+
+// -- what clients ask first -----------------------------------------------------------------------
+
+void Service::on(ExchangeId exchange, const RefusedCall& call) {
+  if (call.turn && models_.contains(call.turn->model_id)) {
+    enqueue(exchange, *call.turn, call);
+  } else {
+    fail(exchange, call.error);
+  }
+}
+
+void Service::on(ExchangeId exchange, const GetClientConfig& /*call*/) {
+  respond(exchange, Json::Object{{"pjwt_auth_enabled", false},
+                                 {"parallel_fwdbwd_chunks", true},
+                                 {"proto_compress_fwdbwd", false},
+                                 {"sample_use_retrieve_futures", true},
+                                 {"sample_join_sampling_session", true},
+                                 {"custom_loss_server_side", false}});
+}
+
+void Service::on(ExchangeId exchange, const GetDynamicConfig& /*call*/) {
+  respond(exchange, Json::Object{{"refresh_interval_sec", 300}, {"sample_cancel_enabled", true}});
+}
+
+void Service::on(ExchangeId exchange, const GetCapabilities& /*call*/) {
+  respond(exchange,
+          Json::Object{{"supported_models",
+                        Json::Array{Json::Object{{"model_name", deps_.base.name},
+                                                 {"max_context_length", deps_.base.max_positions},
+                                                 {"trainable", true},
+                                                 {"sampleable", true}}}}});
+}
+
+void Service::on(ExchangeId exchange, const GetHealth& /*call*/) {
+  respond(exchange, Json::Object{{"status", "ok"}});
+}
+
+void Service::on(ExchangeId exchange, const AcceptTelemetry& /*call*/) {
+  respond(exchange, Json::Object{{"status", "accepted"}});
+}
+
+// -- sessions -------------------------------------------------------------------------------------
+
+Service::Session* Service::find_session(ExchangeId exchange, const std::string& id) {
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end()) {
+    fail(exchange, {410, "session_id: the session " + quote(id) + " has ended", "session_id"});
+    return nullptr;
+  }
+  return &found->second;
+}
+
+void Service::on(ExchangeId exchange, CreateSession& call) {
+  if (sessions_.size() >= deps_.limits.max_sessions) {
+    fail(exchange, {429, "the server has too many sessions"});
+    return;
+  }
+  const std::string id = new_id();
+  Session& session = sessions_[id];
+  session.description = std::move(call);
+  session.last_heartbeat = deps_.now();
+  respond(exchange, Json::Object{{"type", "create_session"}, {"session_id", id}});
+}
+
+void Service::on(ExchangeId exchange, const Heartbeat& call) {
+  if (Session* session = find_session(exchange, call.session_id)) {
+    session->last_heartbeat = deps_.now();
+    respond(exchange, Json::Object{{"type", "session_heartbeat"}});
+  }
+}
+
+void Service::on(ExchangeId exchange, const FinishSession& call) {
+  if (find_session(exchange, call.session_id) != nullptr) {
+    end_session(call.session_id);
+    respond(exchange, Json::Object());
+  }
+}
+
+void Service::end_session(const std::string& id) {
+  const auto found = sessions_.find(id);
+  const Session session = std::move(found->second);
+  sessions_.erase(found);
+  for (const std::string& model : session.models) {
+    end_model(model);
+  }
+  for (const std::string& sampler : session.samplers) {
+    end_sampler(sampler);
+  }
+  futures_.drop_owner(id);
+}
+
+void Service::on(ExchangeId exchange, const GetSession& call) {
+  const Session* session = find_session(exchange, call.session_id);
+  if (session == nullptr) {
+    return;
+  }
+  Json::Object metadata;
+  for (const auto& [name, value] : session->description.user_metadata) {
+    metadata.push_back({name, value});
+  }
+  respond(exchange,
+          Json::Object{
+              {"training_run_ids", Json::Array(session->models.begin(), session->models.end())},
+              {"sampler_ids", Json::Array(session->samplers.begin(), session->samplers.end())},
+              {"user_metadata", std::move(metadata)},
+              {"display_name", session->description.display_name}});
+}
+
+void Service::on(ExchangeId exchange, const ListSessions& call) {
+  Json::Array ids;
+  std::int64_t index = 0;
+  for (const auto& [id, session] : sessions_) {
+    if (index >= call.page.offset && index < call.page.offset + call.page.limit) {
+      ids.emplace_back(id);
+    }
+    ++index;
+  }
+  respond(exchange, Json::Object{{"sessions", std::move(ids)}});
+}
+
+void Service::on(ExchangeId exchange, const RetrieveFuture& call) {
+  futures_.poll(call.request_id, exchange, deps_.now());
+}
+
+}  // namespace tidemill::actors::tinker

@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+// The state of Tinker's API: sessions, models, samplers, futures and checkpoints. Without CAF.
+//
+// A session lives while its client sends heartbeats. Its models are training jobs. A model runs its
+// requests in the order of their numbers (`TurnQueue`), one at a time, and a future takes each
+// result. When a session ends, its models, samplers and futures do too; its checkpoints stay.
+//
+//   session  open       `create_session` makes it.
+//            ended      The client finishes it, or no heartbeat has come for `session_time`.
+//   model    opening    `create_model`, or `load_weights` without a model, makes it.
+//            open       The job is open; requests run.
+//            ended      The job could not be opened, the client unloads it, or its session ends.
+//   adapter  publishing A sampler that needs it got its first request.
+//            published  Requests run.
+//            unloaded   More than `max_published` were published, and none of its requests runs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "actors/tinker/backend.hpp"
+#include "actors/tinker/checkpoint_store.hpp"
+#include "actors/tinker/future_table.hpp"
+#include "actors/tinker/turn_queue.hpp"
+#include "base/json/json.hpp"
+
+namespace tidemill::actors::tinker {
+
+/// The limits of a service.
+struct ServiceLimits {
+  Duration session_time = std::chrono::minutes(5);  // clients send a heartbeat every 10 seconds
+  /// How long requests wait for one before them that has not arrived.
+  Duration turn_time = std::chrono::minutes(10);
+  std::size_t max_sessions = 1000;
+  std::size_t max_models = 64;
+  std::size_t max_waiting = 1024;  // requests of one model
+  std::size_t max_samples = 4096;  // samples that are generated; further requests get 429
+  std::size_t max_published = 16;  // adapters to generate with
+  std::size_t max_snapshots = 16;  // of one session, for samplers without a checkpoint
+  FutureLimits futures;
+};
+
+/// How the served model is described to clients.
+struct ServedBase {
+  std::string name;
+  std::string tokenizer;  // what AutoTokenizer.from_pretrained takes
+  std::int64_t max_positions = 0;
+};
+
+/// What a service needs.
+struct ServiceDeps {
+  TuningBackend* backend = nullptr;        // borrowed
+  std::shared_ptr<CheckpointStore> store;  // shared with the work at the port
+  /// Runs `work` at a port, and then `done` on the caller's thread, not within this call.
+  std::function<void(std::function<void()> work, std::function<void()> done)> run_work;
+  std::function<void(ExchangeId, HttpResponse)> respond;
+  std::function<TimePoint()> now;
+  std::function<std::int64_t()> unix_time;  // seconds
+  std::function<std::uint64_t()> random;    // 64 bits, for ids and seeds
+  ServedBase base;
+  ServiceLimits limits;
+};
+
+// Requests that have few fields or none.
+struct GetClientConfig {};
+struct GetDynamicConfig {};
+struct GetCapabilities {};
+struct GetHealth {};
+struct AcceptTelemetry {};
+struct Heartbeat {
+  std::string session_id;
+};
+struct FinishSession {
+  std::string session_id;
+};
+struct GetSession {
+  std::string session_id;
+};
+struct UnloadModel {
+  std::string model_id;
+};
+struct GetInfo {
+  std::string model_id;
+};
+struct JoinSampling {
+  std::string sampling_session_id;
+};
+struct GetSampler {
+  std::string sampling_session_id;
+};
+struct RetrieveFuture {
+  std::string request_id;
+};
+struct CancelFuture {
+  std::string request_id;
+};
+/// A part of a list.
+struct Page {
+  std::int64_t offset = 0;
+  std::int64_t limit = 20;
+};
+struct ListSessions {
+  Page page;
+};
+struct ListRuns {
+  Page page;
+};
+struct GetRun {
+  std::string run_id;
+};
+struct ListCheckpoints {
+  std::optional<std::string> run_id;  // absent: of all runs
+  Page page;
+};
+struct DeleteCheckpoint {
+  CheckpointPath path;
+};
+struct SetTtl {
+  CheckpointPath path;
+  std::optional<std::int64_t> ttl_seconds;
+};
+struct GetWeightsInfo {
+  CheckpointPath path;
+};
+/// Asks for the URLs of the files of an external checkpoint.
+struct GetFileUrls {
+  CheckpointPath path;
+  std::string origin;  // of the server, as the client addresses it: "http://127.0.0.1:8000"
+};
+struct GetFile {
+  CheckpointPath path;
+  std::string name;
+  std::string token;
+};
+
+/// A request.
+using Call =
+    std::variant<RefusedCall, GetClientConfig, GetDynamicConfig, GetCapabilities, GetHealth,
+                 AcceptTelemetry, CreateSession, Heartbeat, FinishSession, GetSession, CreateModel,
+                 UnloadModel, GetInfo, ForwardCall, OptimStepCall, SaveWeights, LoadWeights,
+                 CreateSamplingSession, JoinSampling, GetSampler, SampleCall, RetrieveFuture,
+                 RetrieveFutures, CancelFuture, ListSessions, ListRuns, GetRun, ListCheckpoints,
+                 DeleteCheckpoint, SetTtl, GetWeightsInfo, GetFileUrls, GetFile>;
+
+/// Serves Tinker's API. Every exchange gets one response.
+///
+/// Threads: one call at a time, the callbacks of its dependencies included.
+class Service {
+public:
+  explicit Service(ServiceDeps deps);
+  Service(const Service&) = delete;
+  Service& operator=(const Service&) = delete;
+  ~Service();
+
+  /// Starts reading the list of checkpoints. Until it is there, requests about checkpoints get 503.
+  void start();
+  /// Handles a request.
+  void handle(ExchangeId exchange, Call call);
+  /// Forgets an exchange whose client has closed its connection. Requests go on: their results
+  /// belong to futures.
+  void forget(ExchangeId exchange);
+  /// Ends what is past its deadline. Call it about once a second.
+  void tick();
+  /// Responds to all exchanges that wait for a result. Their clients ask again.
+  void end_polls();
+
+private:
+  using Op = std::variant<ForwardCall, OptimStepCall, SaveWeights, LoadWeights, RefusedCall>;
+
+  struct Session {
+    CreateSession description;
+    TimePoint last_heartbeat{};
+    std::set<std::string> models;
+    std::set<std::string> samplers;
+  };
+  struct Model {
+    std::string session_id;
+    std::string job;  // a name that no other model of this process has had
+    RunInfo run;
+    bool open = false;
+    TurnQueue<Op> queue;
+    /// The number of a request whose gradients are missing, until the next optimizer step.
+    std::optional<std::int64_t> failed_backward;
+  };
+  struct Adapter {
+    std::optional<CheckpointPath> path;         // read from the store
+    std::optional<engines::Snapshot> snapshot;  // or held here
+    LoraSettings lora;
+    enum class State { kUnloaded, kPublishing, kPublished } state = State::kUnloaded;
+    std::vector<std::function<void(Status)>> waiting;
+    std::size_t uses = 0;         // requests that wait for it or run
+    std::uint64_t last_used = 0;  // counts uses
+  };
+  struct Sampler {
+    std::string session_id;
+    std::string adapter;  // empty: the base
+    std::optional<CheckpointPath> path;
+    std::int64_t clients = 1;  // that have joined
+    std::map<std::int64_t, std::vector<std::pair<std::int64_t, std::string>>> completions;
+    std::map<std::int64_t, std::int64_t> cursors;  // by cloned client
+  };
+  struct Sampling {
+    std::string sampler;
+    std::int64_t clone = 0;
+    SampleCall call;
+    std::vector<engines::RolloutResult> results;
+    std::vector<SampleId> ids;
+    std::size_t left = 0;
+    Status failure;
+  };
+  struct Download {
+    CheckpointPath path;
+    std::int64_t ends_at = 0;  // Unix time, seconds
+  };
+  struct Poll {
+    ExchangeId exchange = 0;
+    std::string sampler;
+    std::int64_t clone = 0;
+    std::int64_t previous = 0;
+    TimePoint until{};
+  };
+
+  // Sessions and lists: service.cpp.
+  void on(ExchangeId exchange, const RefusedCall& call);
+  void on(ExchangeId exchange, const GetClientConfig& call);
+  void on(ExchangeId exchange, const GetDynamicConfig& call);
+  void on(ExchangeId exchange, const GetCapabilities& call);
+  void on(ExchangeId exchange, const GetHealth& call);
+  void on(ExchangeId exchange, const AcceptTelemetry& call);
+  void on(ExchangeId exchange, CreateSession& call);
+  void on(ExchangeId exchange, const Heartbeat& call);
+  void on(ExchangeId exchange, const FinishSession& call);
+  void on(ExchangeId exchange, const GetSession& call);
+  void on(ExchangeId exchange, const RetrieveFuture& call);
+  void on(ExchangeId exchange, const ListSessions& call);
+  // Models and their requests: service_training.cpp.
+  void on(ExchangeId exchange, CreateModel& call);
+  void on(ExchangeId exchange, const UnloadModel& call);
+  void on(ExchangeId exchange, const GetInfo& call);
+  void on(ExchangeId exchange, ForwardCall& call);
+  void on(ExchangeId exchange, OptimStepCall& call);
+  void on(ExchangeId exchange, SaveWeights& call);
+  void on(ExchangeId exchange, LoadWeights& call);
+  // Sampling: service_sampling.cpp.
+  void on(ExchangeId exchange, CreateSamplingSession& call);
+  void on(ExchangeId exchange, const JoinSampling& call);
+  void on(ExchangeId exchange, const GetSampler& call);
+  void on(ExchangeId exchange, SampleCall& call);
+  void on(ExchangeId exchange, const RetrieveFutures& call);
+  void on(ExchangeId exchange, const CancelFuture& call);
+  // Checkpoints: service_checkpoints.cpp.
+  void on(ExchangeId exchange, const ListRuns& call);
+  void on(ExchangeId exchange, const GetRun& call);
+  void on(ExchangeId exchange, const ListCheckpoints& call);
+  void on(ExchangeId exchange, const DeleteCheckpoint& call);
+  void on(ExchangeId exchange, const SetTtl& call);
+  void on(ExchangeId exchange, const GetWeightsInfo& call);
+  void on(ExchangeId exchange, const GetFileUrls& call);
+  void on(ExchangeId exchange, const GetFile& call);
+
+  void respond(ExchangeId exchange, const Json& body);
+  void fail(ExchangeId exchange, const ApiError& error);
+  void fail(ExchangeId exchange, const Status& status);
+  [[nodiscard]] std::string new_id();
+  void end_session(const std::string& id);
+  void end_polls_before(TimePoint time);
+  /// Returns a session, or responds with an error and returns null.
+  Session* find_session(ExchangeId exchange, const std::string& id);
+
+  // service_training.cpp
+  void respond_future(ExchangeId exchange, const std::string& request_id,
+                      const std::string& model_id);
+  void add_model(ExchangeId exchange, const std::string& session_id, std::int64_t seq_id,
+                 RunInfo run, std::function<void(const std::string& model_id)> open);
+  void open_job(const std::string& model_id, std::optional<JobState> state, Json::Object result);
+  void end_model(const std::string& id);
+  void enqueue(ExchangeId exchange, const QueueTurn& turn, Op op);
+  void run_next(const std::string& model_id);
+  void run(const std::string& model_id, std::int64_t seq_id, ForwardCall& call);
+  void run(const std::string& model_id, std::int64_t seq_id, const OptimStepCall& call);
+  void run(const std::string& model_id, std::int64_t seq_id, SaveWeights& call);
+  void run(const std::string& model_id, std::int64_t seq_id, const LoadWeights& call);
+  void run(const std::string& model_id, std::int64_t seq_id, const RefusedCall& call);
+  void finish(const std::string& model_id, std::int64_t seq_id, FutureResult result);
+  void finish(const std::string& model_id, std::int64_t seq_id, const Json::Object& result);
+  void fail_turn(const std::string& model_id, std::int64_t seq_id, const Status& status);
+
+  // service_sampling.cpp
+  void add_sampler(const std::string& id, Sampler sampler);
+  void end_sampler(const std::string& id);
+  std::string add_snapshot_sampler(const std::string& session_id, std::int64_t seq_id,
+                                   const LoraSettings& lora, engines::Snapshot snapshot);
+  void use_adapter(const std::string& name, std::function<void(Status)> then);
+  void publish(const std::string& name);
+  void on_published(const std::string& name, const Status& status);
+  bool unload_idle(std::size_t kept);
+  void release_adapter(const std::string& name);
+  /// Has the next sampler that uses a checkpoint read it again.
+  void forget_published(const CheckpointPath& path);
+  void generate(const std::string& request_id);
+  void on_sample(const std::string& request_id, std::size_t index,
+                 Result<engines::RolloutResult> result);
+  void end_sampling(const std::string& request_id, FutureResult result);
+  void drop_sampling(const std::string& request_id);
+  [[nodiscard]] Json completions_of(const Sampler& sampler, std::int64_t clone,
+                                    std::int64_t previous) const;
+
+  // service_checkpoints.cpp
+  void store_checkpoint(CheckpointInfo info, JobState state, std::vector<AgeRecipient> recipients,
+                        std::function<void(Status)> done);
+  void read_checkpoint(const CheckpointPath& path, bool with_optimizer,
+                       std::function<void(Result<JobState>)> done);
+  void remove_checkpoint(const CheckpointPath& path, std::function<void(Status)> done);
+  void drop_expired();
+  void touch_run(Model& model);
+  /// Returns whether the checkpoints are known; otherwise responds with an error.
+  bool is_listed(ExchangeId exchange);
+  [[nodiscard]] const CheckpointInfo* find_checkpoint(const CheckpointPath& path) const;
+  /// Returns a checkpoint, or responds with an error and returns null.
+  const CheckpointInfo* find_checkpoint(ExchangeId exchange, const CheckpointPath& path);
+  [[nodiscard]] Json to_json(const CheckpointInfo& info) const;
+  [[nodiscard]] Json to_json(const RunInfo& run) const;
+
+  ServiceDeps deps_;
+  FutureTable futures_;
+  std::map<std::string, Session> sessions_;
+  std::map<std::string, Model> models_;
+  std::map<std::string, Sampler> samplers_;
+  std::map<std::string, Adapter> adapters_;
+  std::map<std::string, Sampling> sampling_;
+  std::vector<Poll> polls_;
+  std::map<CheckpointPath, CheckpointInfo> checkpoints_;
+  std::map<std::string, RunInfo> runs_;
+  std::map<std::string, Download> downloads_;  // by token
+  bool listed_ = false;
+  Status list_failure_;
+  std::uint64_t last_sample_ = 0;
+  std::uint64_t last_job_ = 0;
+  std::uint64_t last_use_ = 0;
+  std::size_t running_samples_ = 0;
+};
+
+/// Returns the id of a request's future: the same if the client sends the request again.
+[[nodiscard]] std::string future_id(const std::string& owner, std::int64_t seq_id);
+
+}  // namespace tidemill::actors::tinker

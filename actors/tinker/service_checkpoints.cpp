@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+// The checkpoints and runs of Tinker's API. They are listed from memory, and read and written at a
+// port.
+#include <algorithm>
+#include <array>
+#include <ctime>
+#include <utility>
+
+#include "actors/tinker/service.hpp"
+#include "base/text/quote.hpp"
+
+namespace tidemill::actors::tinker {
+namespace {
+
+constexpr std::int64_t kDownloadSeconds = 3600;
+constexpr std::size_t kMaxDownloads = 1024;
+
+// Returns a Unix time as "2026-01-02T03:04:05Z".
+std::string time_text(std::int64_t seconds) {
+  const auto time = static_cast<std::time_t>(seconds);
+  std::tm parts{};
+  gmtime_r(&time, &parts);
+  std::array<char, 32> text{};
+  const std::size_t size = std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return {text.data(), size};
+}
+
+Json to_json(const Metadata& metadata) {
+  Json::Object object;
+  for (const auto& [name, value] : metadata) {
+    object.push_back({name, value});
+  }
+  return metadata.empty() ? Json() : Json(std::move(object));
+}
+
+// Returns the part of `all` that a page has, newest first.
+template <class T>
+std::vector<T> page_of(std::vector<std::pair<std::int64_t, T>> all, const Page& page) {
+  std::stable_sort(all.begin(), all.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<T> out;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const auto index = static_cast<std::int64_t>(i);
+    if (index >= page.offset && index - page.offset < page.limit) {
+      out.push_back(std::move(all[i].second));
+    }
+  }
+  return out;
+}
+
+Json cursor_json(const Page& page, std::size_t total) {
+  return Json::Object{{"offset", page.offset},
+                      {"limit", page.limit},
+                      {"total_count", static_cast<std::int64_t>(total)}};
+}
+
+}  // namespace
+
+void Service::start() {
+  struct Listed {
+    Result<std::vector<CheckpointInfo>> checkpoints = std::vector<CheckpointInfo>();
+    Result<std::vector<RunInfo>> runs = std::vector<RunInfo>();
+  };
+  const auto listed = std::make_shared<Listed>();
+  deps_.run_work(
+      [store = deps_.store, listed] {
+        listed->checkpoints = store->checkpoints();
+        listed->runs = store->runs();
+      },
+      [this, listed] {
+        if (!listed->checkpoints.ok() || !listed->runs.ok()) {
+          list_failure_ =
+              listed->checkpoints.ok() ? listed->runs.status() : listed->checkpoints.status();
+          return;
+        }
+        for (CheckpointInfo& info : listed->checkpoints.value()) {
+          const CheckpointPath path = info.path;
+          checkpoints_.emplace(path, std::move(info));
+        }
+        for (RunInfo& run : listed->runs.value()) {
+          const std::string id = run.id;
+          runs_.emplace(id, std::move(run));
+        }
+        listed_ = true;
+      });
+}
+
+const CheckpointInfo* Service::find_checkpoint(const CheckpointPath& path) const {
+  const auto found = checkpoints_.find(path);
+  if (found == checkpoints_.end() ||
+      (found->second.expires_at && *found->second.expires_at <= deps_.unix_time())) {
+    return nullptr;
+  }
+  return &found->second;
+}
+
+const CheckpointInfo* Service::find_checkpoint(ExchangeId exchange, const CheckpointPath& path) {
+  if (!is_listed(exchange)) {
+    return nullptr;
+  }
+  const CheckpointInfo* info = find_checkpoint(path);
+  if (info == nullptr) {
+    fail(exchange, {404, "path: there is no checkpoint " + quote(to_text(path)), "path"});
+  }
+  return info;
+}
+
+bool Service::is_listed(ExchangeId exchange) {
+  if (!listed_) {
+    fail(exchange, list_failure_.ok() ? ApiError{503, "the checkpoints are still being listed"}
+                                      : openai::to_api_error(list_failure_));
+  }
+  return listed_;
+}
+
+// -- reading and writing --------------------------------------------------------------------------
+
+void Service::store_checkpoint(CheckpointInfo info, JobState state,
+                               std::vector<AgeRecipient> recipients,
+                               std::function<void(Status)> done) {
+  struct Work {
+    CheckpointInfo info;
+    JobState state;
+    Status status;
+  };
+  const auto work = std::make_shared<Work>(Work{std::move(info), std::move(state), {}});
+  deps_.run_work(
+      [store = deps_.store, work, recipients = std::move(recipients)] {
+        const Result<std::int64_t> size = store->put(work->info, work->state, recipients);
+        work->state = JobState();  // freed here, because it may be large
+        size.ok() ? void(work->info.size_bytes = size.value()) : void(work->status = size.status());
+      },
+      [this, work, done = std::move(done)] {
+        if (work->status.ok()) {
+          checkpoints_[work->info.path] = work->info;
+          forget_published(work->info.path);
+        }
+        done(work->status);
+      });
+}
+
+void Service::read_checkpoint(const CheckpointPath& path, bool with_optimizer,
+                              std::function<void(Result<JobState>)> done) {
+  const auto state = std::make_shared<Result<JobState>>(Status(Errc::kInternal, "not read"));
+  deps_.run_work([store = deps_.store, path, with_optimizer,
+                  state] { *state = store->get(path, with_optimizer); },
+                 [state, done = std::move(done)] { done(std::move(*state)); });
+}
+
+void Service::remove_checkpoint(const CheckpointPath& path, std::function<void(Status)> done) {
+  checkpoints_.erase(path);
+  forget_published(path);
+  const auto status = std::make_shared<Status>();
+  deps_.run_work([store = deps_.store, path, status] { *status = store->remove(path); },
+                 [status, done = std::move(done)] { done(*status); });
+}
+
+void Service::drop_expired() {
+  std::vector<CheckpointPath> expired;
+  const std::int64_t now = deps_.unix_time();
+  for (const auto& [path, info] : checkpoints_) {
+    if (info.expires_at && *info.expires_at <= now) {
+      expired.push_back(path);
+    }
+  }
+  for (const CheckpointPath& path : expired) {
+    remove_checkpoint(path, [](const Status& /*status*/) {});
+  }
+  std::erase_if(downloads_, [&](const auto& one) { return one.second.ends_at <= now; });
+}
+
+void Service::touch_run(Model& model) {
+  const bool is_new = !runs_.contains(model.run.id);
+  model.run.last_request = deps_.unix_time();
+  runs_[model.run.id] = model.run;
+  if (is_new) {  // later requests only change the time, which is not worth a write
+    deps_.run_work([store = deps_.store,
+                    run = model.run] { [[maybe_unused]] const Status put = store->put_run(run); },
+                   [] {});
+  }
+}
+
+// -- lists ----------------------------------------------------------------------------------------
+
+Json Service::to_json(const CheckpointInfo& info) const {
+  return Json::Object{
+      {"checkpoint_id", std::string(kind_segment(info.path.kind)) + "/" + info.path.name},
+      {"checkpoint_type", std::string(kind_name(info.path.kind))},
+      {"time", time_text(info.created)},
+      {"tinker_path", to_text(info.path)},
+      {"size_bytes", info.size_bytes},
+      {"public", false},
+      {"user_metadata", tinker::to_json(info.user_metadata)},
+      {"expires_at", info.expires_at ? Json(time_text(*info.expires_at)) : Json()}};
+}
+
+Json Service::to_json(const RunInfo& run) const {
+  const CheckpointInfo* training = nullptr;
+  const CheckpointInfo* sampler = nullptr;
+  for (const auto& [path, info] : checkpoints_) {
+    const bool is_training = path.kind == CheckpointKind::kTraining;
+    const CheckpointInfo*& newest = is_training ? training : sampler;
+    if (path.run_id == run.id && path.kind != CheckpointKind::kExternal &&
+        (newest == nullptr || newest->created <= info.created)) {
+      newest = &info;
+    }
+  }
+  return Json::Object{{"training_run_id", run.id},
+                      {"base_model", run.base_model},
+                      {"model_owner", "tidemill"},
+                      {"is_lora", true},
+                      {"lora_rank", static_cast<std::int64_t>(run.lora.rank)},
+                      {"last_request_time", time_text(run.last_request)},
+                      {"last_checkpoint", training == nullptr ? Json() : to_json(*training)},
+                      {"last_sampler_checkpoint", sampler == nullptr ? Json() : to_json(*sampler)},
+                      {"user_metadata", tinker::to_json(run.user_metadata)}};
+}
+
+void Service::on(ExchangeId exchange, const ListRuns& call) {
+  if (!is_listed(exchange)) {
+    return;
+  }
+  std::vector<std::pair<std::int64_t, Json>> all;
+  for (const auto& [id, run] : runs_) {
+    all.emplace_back(run.last_request, to_json(run));
+  }
+  const std::size_t total = all.size();
+  respond(exchange, Json::Object{{"training_runs", page_of(std::move(all), call.page)},
+                                 {"cursor", cursor_json(call.page, total)}});
+}
+
+void Service::on(ExchangeId exchange, const GetRun& call) {
+  if (!is_listed(exchange)) {
+    return;
+  }
+  const auto found = runs_.find(call.run_id);
+  if (found == runs_.end()) {
+    fail(exchange, {404, "there is no training run " + quote(call.run_id)});
+    return;
+  }
+  respond(exchange, to_json(found->second));
+}
+
+void Service::on(ExchangeId exchange, const ListCheckpoints& call) {
+  if (!is_listed(exchange)) {
+    return;
+  }
+  std::vector<std::pair<std::int64_t, Json>> all;
+  for (const auto& [path, info] : checkpoints_) {
+    if ((!call.run_id || path.run_id == *call.run_id) && find_checkpoint(path) != nullptr) {
+      all.emplace_back(info.created, to_json(info));
+    }
+  }
+  const std::size_t total = all.size();
+  respond(exchange, Json::Object{{"checkpoints", page_of(std::move(all), call.page)},
+                                 {"cursor", call.run_id ? Json() : cursor_json(call.page, total)}});
+}
+
+void Service::on(ExchangeId exchange, const DeleteCheckpoint& call) {
+  if (find_checkpoint(exchange, call.path) != nullptr) {
+    remove_checkpoint(call.path, [this, exchange](const Status& status) {
+      status.ok() ? respond(exchange, Json::Object()) : fail(exchange, status);
+    });
+  }
+}
+
+void Service::on(ExchangeId exchange, const SetTtl& call) {
+  const CheckpointInfo* found = find_checkpoint(exchange, call.path);
+  if (found == nullptr) {
+    return;
+  }
+  CheckpointInfo info = *found;
+  info.expires_at = std::nullopt;
+  if (call.ttl_seconds) {
+    info.expires_at = deps_.unix_time() + *call.ttl_seconds;
+  }
+  const auto status = std::make_shared<Status>();
+  deps_.run_work([store = deps_.store, info, status] { *status = store->put_info(info); },
+                 [this, exchange, info, status] {
+                   if (!status->ok()) {
+                     fail(exchange, *status);
+                     return;
+                   }
+                   if (const auto kept = checkpoints_.find(info.path); kept != checkpoints_.end()) {
+                     kept->second.expires_at = info.expires_at;
+                   }
+                   respond(exchange, Json::Object());
+                 });
+}
+
+void Service::on(ExchangeId exchange, const GetWeightsInfo& call) {
+  if (const CheckpointInfo* info = find_checkpoint(exchange, call.path)) {
+    respond(exchange, Json::Object{{"base_model", info->base_model},
+                                   {"is_lora", true},
+                                   {"lora_rank", static_cast<std::int64_t>(info->lora.rank)},
+                                   {"train_unembed", info->lora.train_unembed},
+                                   {"train_mlp", info->lora.train_mlp},
+                                   {"train_attn", info->lora.train_attn}});
+  }
+}
+
+// -- downloads ------------------------------------------------------------------------------------
+
+void Service::on(ExchangeId exchange, const GetFileUrls& call) {
+  if (find_checkpoint(exchange, call.path) == nullptr) {
+    return;
+  }
+  if (downloads_.size() >= kMaxDownloads) {
+    fail(exchange, {429, "the server has too many downloads"});
+    return;
+  }
+  const auto files =
+      std::make_shared<Result<std::vector<CheckpointFile>>>(Status(Errc::kInternal, "not listed"));
+  deps_.run_work(
+      [store = deps_.store, path = call.path, files] { *files = store->files(path); },
+      [this, exchange, call, files] {
+        if (!files->ok()) {
+          fail(exchange, files->status());
+          return;
+        }
+        const std::int64_t ends_at = deps_.unix_time() + kDownloadSeconds;
+        const std::string token = new_id();
+        downloads_[token] = {call.path, ends_at};
+        Json::Object urls;
+        for (const CheckpointFile& file : files->value()) {
+          urls.push_back(
+              {file.name, call.origin + "/api/v1/training_runs/" + call.path.run_id +
+                              "/checkpoints/" + std::string(kind_segment(call.path.kind)) + "/" +
+                              call.path.name + "/files/" + file.name + "?token=" + token});
+        }
+        respond(exchange, Json::Object{{"urls", std::move(urls)}, {"expires", time_text(ends_at)}});
+      });
+}
+
+void Service::on(ExchangeId exchange, const GetFile& call) {
+  const auto found = downloads_.find(call.token);
+  if (found == downloads_.end() || found->second.ends_at <= deps_.unix_time() ||
+      found->second.path != call.path) {
+    fail(exchange, {403, "the URL is not valid, or is valid no longer"});
+    return;
+  }
+  const auto bytes = std::make_shared<Result<std::string>>(Status(Errc::kInternal, "not read"));
+  deps_.run_work([store = deps_.store, path = call.path, name = call.name,
+                  bytes] { *bytes = store->read_file(path, name); },
+                 [this, exchange, bytes] {
+                   if (!bytes->ok()) {
+                     fail(exchange, bytes->status());
+                     return;
+                   }
+                   deps_.respond(exchange, {200,
+                                            {{"content-type", "application/octet-stream"}},
+                                            std::move(*bytes).value()});
+                 });
+}
+
+}  // namespace tidemill::actors::tinker

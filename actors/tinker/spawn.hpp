@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Spawns the actor that serves Tinker's API.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include <caf/fwd.hpp>
+
+#include "actors/device/handles.hpp"
+#include "actors/gateway/http/http_server.hpp"
+#include "actors/gateway/tinker/read_calls.hpp"
+#include "actors/tinker/handles.hpp"
+#include "actors/tinker/service.hpp"
+#include "actors/work/work_port.hpp"
+
+namespace tidemill::actors {
+
+/// Makes the options of a training job: of a new adapter, initialized from `seed`, or of one with
+/// `tensors`. Runs at a port.
+using MakeJobOptions = std::function<Result<engines::JobOptions>(
+    const tinker::LoraSettings& lora, std::uint64_t seed, const TensorMap* tensors)>;
+
+/// Dependencies of the actor. Pointers are borrowed until it has ended, and until its ports are
+/// idle.
+struct TinkerDeps {
+  HttpServer* http = nullptr;
+  DeviceActor device;  // opens jobs, and serves adapters by name
+  MakeJobOptions make_job_options;
+  std::shared_ptr<tinker::CheckpointStore> store;
+  WorkPort* parse_port = nullptr;  // parses requests
+  WorkPort* io_port = nullptr;     // reads and writes checkpoints, and initializes adapters
+  const Clock* clock = nullptr;
+  std::function<std::int64_t()> unix_time;  // seconds
+  std::function<std::uint64_t()> random;    // for ids that cannot be guessed, and for seeds
+  tinker::ModelLimits model;
+  tinker::ServedBase base;
+  tinker::ServiceLimits limits;
+};
+
+/// Spawns the actor. If the device ends, so does the actor.
+[[nodiscard]] TinkerActor spawn_tinker(caf::actor_system& system, TinkerDeps deps);
+
+}  // namespace tidemill::actors

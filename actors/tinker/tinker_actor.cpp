@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// The actor that serves Tinker's API. `Service` has its state; the actor brings it what ports and
+// the device have done.
+#include <atomic>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include <caf/all.hpp>
+
+#include "actors/tinker/device_backend.hpp"
+#include "actors/tinker/routes.hpp"
+#include "actors/tinker/spawn.hpp"
+
+namespace tidemill::actors {
+namespace {
+
+constexpr auto kTickTime = std::chrono::seconds(1);
+
+// A request at the parse port.
+struct TinkerParseWork {
+  HttpRequest request;                  // freed by the work
+  std::atomic<bool> abandoned = false;  // the client has closed its connection
+  std::optional<tinker::Call> call;     // written by the work
+};
+
+struct TinkerState {
+  static inline const char* name = "tinker";
+  TinkerState() = default;  // not an aggregate: CAF would build it from `self`
+
+  TinkerDeps deps;
+  std::unique_ptr<tinker::TuningBackend> backend;
+  std::unique_ptr<tinker::Service> service;
+  std::map<std::uint64_t, std::function<void()>> working;  // what follows work at a port
+  std::map<ExchangeId, std::shared_ptr<TinkerParseWork>> parsing;
+  std::uint64_t last_work = 0;
+};
+
+using Self = TinkerActor::stateful_pointer<TinkerState>;
+
+// Runs `work` at `port`, and then `done` in the actor.
+void run_at(Self self, WorkPort& port, std::function<void()> work, std::function<void()> done) {
+  const std::uint64_t id = ++self->state.last_work;
+  self->state.working.emplace(id, std::move(done));
+  port.run(
+      [work = std::move(work)] {
+        work();
+        return Duration::zero();
+      },
+      caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message(atom::worked_v, id));
+}
+
+void on_worked(Self self, std::uint64_t id) {
+  const auto found = self->state.working.find(id);
+  if (found != self->state.working.end()) {
+    const auto done = std::move(found->second);
+    self->state.working.erase(found);
+    done();
+  }
+}
+
+void on_tinker_request(Self self, HttpRequest& request) {
+  auto& state = self->state;
+  const ExchangeId exchange = request.exchange;
+  const auto work = std::make_shared<TinkerParseWork>();
+  work->request = std::move(request);
+  state.parsing.emplace(exchange, work);
+  run_at(
+      self, *state.deps.parse_port,
+      [work, model = state.deps.model] {
+        if (!work->abandoned) {
+          work->call = tinker::parse_call(work->request, model);
+        }
+        work->request = HttpRequest();
+      },
+      [self, work, exchange] {
+        self->state.parsing.erase(exchange);
+        if (work->call && !work->abandoned) {
+          self->state.service->handle(exchange, std::move(*work->call));
+        }
+      });
+}
+
+void on_closed(Self self, ExchangeId exchange) {
+  if (const auto found = self->state.parsing.find(exchange); found != self->state.parsing.end()) {
+    found->second->abandoned = true;
+  }
+  self->state.service->forget(exchange);
+}
+
+void tick(Self self) {
+  self->state.service->tick();
+  self->delayed_send(self, kTickTime, atom::wake_v);
+}
+
+TinkerActor::behavior_type tinker_actor(Self self, TinkerDeps deps) {
+  self->link_to(deps.device);
+  auto& state = self->state;
+  state.deps = std::move(deps);
+  const auto run_io = [self](std::function<void()> work, std::function<void()> done) {
+    run_at(self, *self->state.deps.io_port, std::move(work), std::move(done));
+  };
+  state.backend = std::make_unique<tinker::DeviceBackend<Self>>(
+      self, state.deps.device, state.deps.make_job_options, run_io, state.deps.base.name);
+  tinker::ServiceDeps service;
+  service.backend = state.backend.get();
+  service.store = state.deps.store;
+  service.run_work = run_io;
+  service.respond = [http = state.deps.http](ExchangeId exchange, HttpResponse response) {
+    http->respond(exchange, std::move(response));
+  };
+  service.now = [clock = state.deps.clock] { return clock->now(); };
+  service.unix_time = state.deps.unix_time;
+  service.random = state.deps.random;
+  service.base = state.deps.base;
+  service.limits = state.deps.limits;
+  state.service = std::make_unique<tinker::Service>(std::move(service));
+  state.service->start();
+  tick(self);
+  return {
+      [self](atom::request, HttpRequest& request) { on_tinker_request(self, request); },
+      [self](atom::closed, std::uint64_t exchange) { on_closed(self, exchange); },
+      [self](atom::worked, std::uint64_t work) { on_worked(self, work); },
+      [self](atom::wake) { tick(self); },
+      [self](atom::drain) { self->state.service->end_polls(); },
+  };
+}
+
+}  // namespace
+
+TinkerActor spawn_tinker(caf::actor_system& system, TinkerDeps deps) {
+  return system.spawn(tinker_actor, std::move(deps));
+}
+
+}  // namespace tidemill::actors

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "actors/tinker/disk_store.hpp"
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "actors/tinker/lora_config.hpp"
+#include "base/digest.hpp"
+#include "engines/formats/model_files.hpp"
+#include "engines/runtime/new_adapter.hpp"
+#include "tests/support/temporary_directory.hpp"
+
+namespace tidemill::test {
+namespace {
+
+namespace fs = std::filesystem;
+namespace tinker = actors::tinker;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using tinker::CheckpointKind;
+
+class DiskStoreTest : public ::testing::Test {
+protected:
+  DiskStoreTest()
+      : model_(engines::open_model(fs::path(TIDEMILL_SOURCE_DIR) / "examples/models/arithmetic")
+                   .value()) {
+    open();
+  }
+
+  void open() {
+    auto store = tinker::open_disk_store(files_, root(), model_.config);
+    ASSERT_TRUE(store.ok()) << store.status().to_string();
+    store_ = std::move(store).value();
+  }
+  fs::path root() { return folder_.path() / "checkpoints"; }
+
+  static tinker::CheckpointInfo info(const std::string& name) {
+    tinker::CheckpointInfo info;
+    info.path = {"abc:train:0", CheckpointKind::kTraining, name};
+    info.base_model = "arithmetic";
+    info.lora.rank = 2;
+    info.lora.train_unembed = false;
+    info.has_optimizer = true;
+    info.created = 1000;
+    info.expires_at = 5000;
+    info.user_metadata = {{"k", "v"}};
+    return info;
+  }
+  tinker::JobState state(std::uint64_t seed) {
+    tinker::JobState state;
+    const auto config = tinker::to_adapter_config(info("a").lora, "arithmetic");
+    state.weights.adapter =
+        engines::make_adapter(config, model_, DType::kF32, seed).value().tensors;
+    state.weights.adapter_digest = digest_tensors(state.weights.adapter);
+    state.weights.base_digest = "base";
+    state.optimizer = state.weights.adapter;  // any tensors
+    return state;
+  }
+
+  TemporaryDirectory folder_;
+  PosixFileSystem files_;
+  engines::ModelFiles model_;
+  std::unique_ptr<tinker::CheckpointStore> store_;
+};
+
+TEST_F(DiskStoreTest, ReadsWhatItHasStored) {
+  const tinker::JobState saved = state(1);
+  const auto size = store_->put(info("a"), saved, {});
+  ASSERT_TRUE(size.ok()) << size.status().to_string();
+  EXPECT_GT(size.value(), 1000);
+  tinker::RunInfo run{"abc:train:0", "arithmetic", info("a").lora, 2000, {{"k", "v"}}};
+  ASSERT_TRUE(store_->put_run(run).ok());
+  open();  // as a server that starts again
+  const auto all = store_->checkpoints();
+  ASSERT_TRUE(all.ok()) << all.status().to_string();
+  ASSERT_EQ(all.value().size(), 1U);
+  const tinker::CheckpointInfo& found = all.value()[0];
+  EXPECT_EQ(found.path, info("a").path);
+  EXPECT_EQ(found.lora, info("a").lora);
+  EXPECT_EQ(found.size_bytes, size.value());
+  EXPECT_EQ(found.expires_at, 5000);
+  EXPECT_EQ(found.user_metadata, info("a").user_metadata);
+  EXPECT_TRUE(found.has_optimizer);
+  const auto runs = store_->runs();
+  ASSERT_TRUE(runs.ok()) << runs.status().to_string();
+  ASSERT_EQ(runs.value().size(), 1U);
+  EXPECT_EQ(runs.value()[0].id, "abc:train:0");
+  EXPECT_EQ(runs.value()[0].last_request, 2000);
+  const auto read = store_->get(info("a").path, true);
+  ASSERT_TRUE(read.ok()) << read.status().to_string();
+  EXPECT_EQ(digest_tensors(read.value().weights.adapter), saved.weights.adapter_digest);
+  EXPECT_EQ(read.value().weights.adapter_digest, saved.weights.adapter_digest);
+  EXPECT_EQ(read.value().weights.base_digest, "base");
+  EXPECT_EQ(digest_tensors(*read.value().optimizer), digest_tensors(*saved.optimizer));
+  EXPECT_FALSE(store_->get(info("a").path, false).value().optimizer.has_value());
+}
+
+TEST_F(DiskStoreTest, ReplacesAndRemoves) {
+  ASSERT_TRUE(store_->put(info("a"), state(1), {}).ok());
+  ASSERT_TRUE(store_->put(info("a"), state(2), {}).ok());
+  EXPECT_EQ(store_->get(info("a").path, false).value().weights.adapter_digest,
+            state(2).weights.adapter_digest);
+  tinker::CheckpointInfo changed = info("a");
+  changed.expires_at = std::nullopt;
+  ASSERT_TRUE(store_->put_info(changed).ok());
+  EXPECT_EQ(store_->checkpoints().value()[0].expires_at, std::nullopt);
+  EXPECT_EQ(store_->get(info("a").path, false).value().weights.adapter_digest,
+            state(2).weights.adapter_digest);  // kept
+  ASSERT_TRUE(store_->remove(info("a").path).ok());
+  EXPECT_EQ(store_->remove(info("a").path).code(), Errc::kNotFound);
+  EXPECT_THAT(store_->checkpoints().value(), IsEmpty());
+  EXPECT_EQ(store_->get(info("a").path, false).status().code(), Errc::kNotFound);
+}
+
+TEST_F(DiskStoreTest, FilesAreThoseOfThePeftLayout) {
+  ASSERT_TRUE(store_->put(info("a"), state(1), {}).ok());
+  const auto listed = store_->files(info("a").path);
+  ASSERT_TRUE(listed.ok());
+  ASSERT_EQ(listed.value().size(), 2U);
+  for (const tinker::CheckpointFile& file : listed.value()) {
+    EXPECT_EQ(store_->read_file(info("a").path, file.name).value().size(),
+              static_cast<std::size_t>(file.size_bytes));
+  }
+  const std::string config = store_->read_file(info("a").path, "adapter_config.json").value();
+  EXPECT_THAT(config, HasSubstr("\"lora_alpha\": 32"));
+  EXPECT_THAT(config, HasSubstr("q_proj"));
+  EXPECT_EQ(store_->read_file(info("a").path, "checkpoint.json").status().code(), Errc::kNotFound);
+  EXPECT_EQ(store_->read_file(info("a").path, "../../run.json").status().code(), Errc::kNotFound);
+}
+
+TEST_F(DiskStoreTest, FilesAreEncryptedToRecipients) {
+  const std::vector<tinker::AgeRecipient> recipients = {
+      tinker::parse_age_recipient("age1anf444dz60eqmxheac8x33nfj5vxt54amu8hfahzpxyq955wdgmq7cu77y")
+          .value()};
+  ASSERT_TRUE(store_->put(info("a"), state(1), recipients).ok());
+  const auto listed = store_->files(info("a").path);
+  ASSERT_TRUE(listed.ok());
+  ASSERT_EQ(listed.value().size(), 2U);
+  for (const tinker::CheckpointFile& file : listed.value()) {
+    EXPECT_TRUE(file.name.ends_with(".age")) << file.name;
+    EXPECT_EQ(store_->read_file(info("a").path, file.name).value().substr(0, 22),
+              "age-encryption.org/v1\n");
+  }
+}
+
+TEST_F(DiskStoreTest, WhatAKilledServerLeftIsCleared) {
+  ASSERT_TRUE(store_->put(info("a"), state(1), {}).ok());
+  fs::create_directories(root() / "abc.train.0" / "incomplete" / "b");
+  std::ofstream(root() / "abc.train.0" / "incomplete" / "b" / "adapter_config.json") << "{";
+  open();
+  EXPECT_EQ(store_->checkpoints().value().size(), 1U);
+  ASSERT_TRUE(store_->runs().ok());
+  EXPECT_FALSE(fs::exists(root() / "abc.train.0" / "incomplete"));
+}
+
+TEST_F(DiskStoreTest, DamagedFilesAreNamed) {
+  ASSERT_TRUE(store_->put(info("a"), state(1), {}).ok());
+  const fs::path file = root() / "abc.train.0" / "weights" / "a" / "checkpoint.json";
+  std::ofstream(file) << R"({"path": "tinker://x"})";
+  EXPECT_THAT(store_->checkpoints().status().message(),
+              HasSubstr(file.string() + ": path: must be"));
+  std::ofstream(file) << "{";
+  EXPECT_FALSE(store_->checkpoints().ok());
+}
+
+}  // namespace
+}  // namespace tidemill::test

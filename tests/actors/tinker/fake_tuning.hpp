@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// A fake device, a store in memory and a clock for tests of Tinker's API.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "actors/tinker/service.hpp"
+
+namespace tidemill::test {
+
+namespace tinker = actors::tinker;
+
+/// Records requests, and replies when the test says so.
+class FakeTuning final : public tinker::TuningBackend {
+public:
+  void open(tinker::NewJob job, tinker::DoneStatus done) override {
+    log.push_back(
+        "open rank " + std::to_string(job.lora.rank) +
+        (job.state ? job.state->optimizer ? " from state with optimizer" : " from state" : ""));
+    open_jobs.insert(job.name);
+    later([done = std::move(done), status = take_failure()] { done(status); });
+  }
+  void close(const std::string& job) override {
+    log.emplace_back("close");
+    open_jobs.erase(job);
+  }
+  void forward(tinker::ForwardWork work, tinker::Done<tinker::ForwardOutcome> done) override {
+    log.push_back((work.backward ? "backward " : "forward ") +
+                  std::to_string(work.sequences[0].ids[0]));
+    tinker::ForwardOutcome outcome;
+    for (const engines::TrainSequence& sequence : work.sequences) {
+      outcome.logprobs.emplace_back(sequence.ids.size(), -0.5F);
+    }
+    outcome.loss = 3.0;
+    later([done = std::move(done), outcome, status = take_failure()] {
+      status.ok() ? done(outcome) : done(status);
+    });
+  }
+  void step(const std::string& /*job*/, engines::OptimStep step,
+            tinker::Done<engines::UpdateReport> done) override {
+    log.push_back("step " + std::to_string(step.learning_rate.value_or(0.0)));
+    engines::UpdateReport report;
+    report.gradient_norm = 2.0;
+    report.optimizer_step = 1;
+    later([done = std::move(done), report, status = take_failure()] {
+      status.ok() ? done(report) : done(status);
+    });
+  }
+  void discard_gradients(const std::string& /*job*/, tinker::DoneStatus done) override {
+    log.emplace_back("discard");
+    later([done = std::move(done)] { done(Status()); });
+  }
+  void save(const std::string& /*job*/, bool with_optimizer,
+            tinker::Done<tinker::JobState> done) override {
+    log.emplace_back(with_optimizer ? "save with optimizer" : "save");
+    tinker::JobState state;
+    if (with_optimizer) {
+      state.optimizer.emplace();
+    }
+    later([done = std::move(done), state] { done(state); });
+  }
+  void load(const std::string& /*job*/, tinker::JobState state, tinker::DoneStatus done) override {
+    log.emplace_back(state.optimizer ? "load with optimizer" : "load");
+    later([done = std::move(done)] { done(Status()); });
+  }
+  void publish(tinker::PublishedAdapter adapter, tinker::DoneStatus done) override {
+    log.push_back("publish " + adapter.name);
+    published.insert(adapter.name);
+    later([done = std::move(done), status = take_failure()] { done(status); });
+  }
+  void unpublish(const std::string& name) override {
+    log.push_back("unpublish " + name);
+    published.erase(name);
+  }
+  void generate(engines::RolloutRequest request,
+                tinker::Done<engines::RolloutResult> done) override {
+    requests.push_back(request);
+    engines::RolloutResult result;
+    result.id = request.id;
+    result.finish_reason = engines::FinishReason::kStop;
+    result.response_ids = {static_cast<std::int32_t>(request.key())};
+    result.behavior_logprobs = {-1.0F};
+    later([done = std::move(done), result] { done(result); });
+  }
+  void cancel(SampleId id) override { cancelled.push_back(id); }
+
+  /// Runs everything that waits, and what it starts.
+  void run() {
+    while (!pending.empty()) {
+      run_one();
+    }
+  }
+  void run_one() {
+    const auto next = std::move(pending.front());
+    pending.pop_front();
+    next();
+  }
+  void later(std::function<void()> call) { pending.push_back(std::move(call)); }
+  /// Makes the next request that can fail do so.
+  Status take_failure() { return std::exchange(next_failure, Status()); }
+
+  std::vector<std::string> log;
+  std::set<std::string> open_jobs;
+  std::set<std::string> published;
+  std::vector<engines::RolloutRequest> requests;
+  std::vector<SampleId> cancelled;
+  std::deque<std::function<void()>> pending;
+  Status next_failure;
+};
+
+/// Keeps checkpoints in memory.
+class MemoryStore final : public tinker::CheckpointStore {
+public:
+  Result<std::vector<tinker::CheckpointInfo>> checkpoints() override {
+    std::vector<tinker::CheckpointInfo> out;
+    for (const auto& [path, entry] : entries) {
+      out.push_back(entry.first);
+    }
+    return out;
+  }
+  Result<std::vector<tinker::RunInfo>> runs() override {
+    std::vector<tinker::RunInfo> out;
+    for (const auto& [id, run] : all_runs) {
+      out.push_back(run);
+    }
+    return out;
+  }
+  Status put_run(const tinker::RunInfo& run) override {
+    all_runs[run.id] = run;
+    return {};
+  }
+  Result<std::int64_t> put(const tinker::CheckpointInfo& info, const tinker::JobState& state,
+                           std::span<const tinker::AgeRecipient> /*recipients*/) override {
+    entries[info.path] = {info, state};
+    return 100;
+  }
+  Status put_info(const tinker::CheckpointInfo& info) override {
+    entries.at(info.path).first = info;
+    return {};
+  }
+  Result<tinker::JobState> get(const tinker::CheckpointPath& path, bool with_optimizer) override {
+    if (!entries.contains(path)) {
+      return Status(Errc::kNotFound, "no such checkpoint");
+    }
+    tinker::JobState state = entries.at(path).second;
+    if (!with_optimizer) {
+      state.optimizer.reset();
+    }
+    return state;
+  }
+  Status remove(const tinker::CheckpointPath& path) override {
+    return entries.erase(path) > 0 ? Status() : Status(Errc::kNotFound, "no such checkpoint");
+  }
+  Result<std::vector<tinker::CheckpointFile>> files(
+      const tinker::CheckpointPath& /*path*/) override {
+    return std::vector<tinker::CheckpointFile>{{"adapter_config.json", 2}};
+  }
+  Result<std::string> read_file(const tinker::CheckpointPath& /*path*/,
+                                const std::string& name) override {
+    return name == "adapter_config.json" ? Result<std::string>("{}")
+                                         : Result<std::string>(Status(Errc::kNotFound, "no file"));
+  }
+
+  std::map<tinker::CheckpointPath, std::pair<tinker::CheckpointInfo, tinker::JobState>> entries;
+  std::map<std::string, tinker::RunInfo> all_runs;
+};
+
+}  // namespace tidemill::test

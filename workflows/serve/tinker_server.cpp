@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workflows/serve/tinker_server.hpp"
+
+#include <filesystem>
+#include <utility>
+
+#include "actors/gateway/api_keys.hpp"
+#include "actors/tinker/disk_store.hpp"
+#include "actors/tinker/lora_config.hpp"
+#include "engines/runtime/new_adapter.hpp"
+#include "workflows/memory_plan.hpp"
+#include "workflows/model_run.hpp"
+
+namespace tidemill::workflows {
+namespace {
+
+// Returns what makes the options of a job. `files` must outlive the result.
+actors::MakeJobOptions make_job_options(const ServeOptions& options,
+                                        const engines::ModelFiles& files, std::string base) {
+  const DType compute = compute_type(options.model, files.config);
+  return [&files, compute, base = std::move(base)](
+             const actors::tinker::LoraSettings& lora, std::uint64_t seed,
+             const TensorMap* tensors) -> Result<engines::JobOptions> {
+    const engines::AdapterConfig config = actors::tinker::to_adapter_config(lora, base);
+    engines::JobOptions job;
+    job.window_tokens = window_for(files.config.max_positions);
+    if (tensors != nullptr) {
+      TIDEMILL_ASSIGN_OR_RETURN(
+          job.adapter, engines::assemble_adapter(config, *tensors, files.config, "checkpoint"));
+    } else {
+      TIDEMILL_ASSIGN_OR_RETURN(job.adapter,
+                                engines::make_adapter(config, files, compute, seed, "lora_config"));
+    }
+    return job;
+  };
+}
+
+// Returns what clients pass to AutoTokenizer.from_pretrained: the folder of the model, which they
+// can read on the machine of the server.
+std::string tokenizer_of(const std::string& path, const std::string& name) {
+  std::error_code error;
+  const std::filesystem::path whole = std::filesystem::absolute(path, error);
+  return error || !std::filesystem::is_directory(whole, error) ? name : whole.string();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<TinkerServer>> open_tinker(const ServeOptions& options,
+                                                  const engines::ModelFiles& files) {
+  if (!options.serve.checkpoints_path.has_value()) {
+    return std::unique_ptr<TinkerServer>();
+  }
+  auto tinker = std::make_unique<TinkerServer>();
+  TIDEMILL_ASSIGN_OR_RETURN(tinker->port, start_port("io"));
+  auto store =
+      actors::tinker::open_disk_store(tinker->files, *options.serve.checkpoints_path, files.config);
+  if (!store.ok()) {
+    return store.status().with_context("serve.checkpoints_path");
+  }
+  tinker->store = std::move(store).value();
+  return tinker;
+}
+
+void start_tinker(TinkerServer& tinker, const ServeOptions& options,
+                  const engines::ModelFiles& files, const TinkerPlace& place,
+                  const ServeEnvironment& run) {
+  const actors::ServedModel& model = *place.model;
+  actors::TinkerDeps deps;
+  deps.http = place.http;
+  deps.device = place.device;
+  deps.make_job_options = make_job_options(options, files, model.id);
+  deps.store = tinker.store;
+  deps.parse_port = place.parse_port;
+  deps.io_port = tinker.port.get();
+  deps.clock = &run.clock;
+  deps.unix_time = run.unix_time;
+  deps.random = actors::unpredictable_bits;
+  deps.model = {model.vocab_size, model.max_positions, model.stop_ids};
+  deps.base = {model.id, tokenizer_of(options.model.path, model.id), model.max_positions};
+  tinker.actor = actors::spawn_tinker(run.system, std::move(deps));
+}
+
+}  // namespace tidemill::workflows
