@@ -86,6 +86,7 @@ void Service::tick() {
   for (auto& [id, model] : models_) {
     const std::int64_t missing = model.queue.next();
     for (const auto& [seq_id, op] : model.queue.give_up(now, deps_.limits.turn_time)) {
+      waiting_bytes_ -= bytes_of(op);
       futures_.complete(future_id(id, seq_id),
                         failed_future("the request before it, with seq_id " +
                                           std::to_string(missing) + ", has not arrived",

@@ -41,6 +41,8 @@ struct ServiceLimits {
   Duration turn_time = std::chrono::minutes(10);
   std::size_t max_sessions = 1000;
   std::size_t max_models = 64;
+  /// Bytes of the sequences in requests that wait. The request whose turn is next is always taken.
+  std::size_t max_waiting_bytes = std::size_t{512} << 20U;
   std::size_t max_waiting = 1024;  // requests of one model
   std::size_t max_samples = 4096;  // samples that are generated; further requests get 429
   std::size_t max_published = 16;  // adapters to generate with
@@ -283,6 +285,7 @@ private:
   void open_job(const std::string& model_id, std::optional<JobState> state, Json::Object result);
   void end_model(const std::string& id);
   void enqueue(ExchangeId exchange, const QueueTurn& turn, Op op);
+  [[nodiscard]] static std::size_t bytes_of(const Op& op);
   void run_next(const std::string& model_id);
   void run(const std::string& model_id, std::int64_t seq_id, ForwardCall& call);
   void run(const std::string& model_id, std::int64_t seq_id, const OptimStepCall& call);
@@ -346,6 +349,7 @@ private:
   std::uint64_t last_job_ = 0;
   std::uint64_t last_use_ = 0;
   std::size_t running_samples_ = 0;
+  std::size_t waiting_bytes_ = 0;
 };
 
 /// Returns the id of a request's future: the same if the client sends the request again.

@@ -122,9 +122,11 @@ void Service::end_model(const std::string& id) {
     deps_.backend->close(model.job);
   }
   // Futures of requests that have not ended fail. Those of an ended session are dropped anyway.
-  std::vector<std::int64_t> numbers = model.queue.clear();
-  numbers.push_back(0);
-  numbers.push_back(model.queue.next() - 1);
+  std::vector<std::int64_t> numbers = {0, model.queue.next() - 1};
+  for (const auto& [seq_id, op] : model.queue.clear()) {
+    numbers.push_back(seq_id);
+    waiting_bytes_ -= bytes_of(op);
+  }
   for (const std::int64_t seq_id : numbers) {
     futures_.complete(future_id(id, seq_id),
                       failed_future("the model has been unloaded", FailureCategory::kUser),
@@ -184,10 +186,31 @@ void Service::enqueue(ExchangeId exchange, const QueueTurn& turn, Op op) {
     fail(exchange, {429, "the model has too many requests"});
     return;
   }
+  const std::size_t bytes = bytes_of(op);
+  if (turn.seq_id != model.queue.next() &&
+      waiting_bytes_ + bytes > deps_.limits.max_waiting_bytes) {
+    fail(exchange, {429, "too many requests wait for others before them"});
+    return;
+  }
+  waiting_bytes_ += bytes;
   futures_.add(request, model.session_id);
   model.queue.add(turn.seq_id, std::move(op), deps_.now());
   respond_future(exchange, request, turn.model_id);
   run_next(turn.model_id);
+}
+
+std::size_t Service::bytes_of(const Op& op) {
+  const auto* call = std::get_if<ForwardCall>(&op);
+  if (call == nullptr) {
+    return 0;
+  }
+  std::size_t bytes = 0;
+  for (const engines::TrainSequence& one : call->sequences) {
+    bytes += one.ids.size() * sizeof(one.ids[0]) + one.response_mask.size() +
+             (one.advantages.size() + one.behavior_logprobs.size() + one.token_weights.size()) *
+                 sizeof(float);
+  }
+  return bytes;
 }
 
 void Service::run_next(const std::string& model_id) {
@@ -198,6 +221,7 @@ void Service::run_next(const std::string& model_id) {
   const std::int64_t seq_id = found->second.queue.next();
   std::optional<Op> op = found->second.queue.take(deps_.now());
   if (op) {
+    waiting_bytes_ -= bytes_of(*op);
     touch_run(found->second);
     std::visit([&](auto& one) { run(model_id, seq_id, one); }, *op);
   }

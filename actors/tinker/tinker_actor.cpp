@@ -16,6 +16,7 @@ namespace tidemill::actors {
 namespace {
 
 constexpr auto kTickTime = std::chrono::seconds(1);
+constexpr std::size_t kMaxParsingBytes = std::size_t{256} << 20U;
 
 // A request at the parse port.
 struct TinkerParseWork {
@@ -34,6 +35,7 @@ struct TinkerState {
   std::map<std::uint64_t, std::function<void()>> working;  // what follows work at a port
   std::map<ExchangeId, std::shared_ptr<TinkerParseWork>> parsing;
   std::uint64_t last_work = 0;
+  std::size_t parsing_bytes = 0;  // of the bodies of requests at the parse port
 };
 
 using Self = TinkerActor::stateful_pointer<TinkerState>;
@@ -62,6 +64,14 @@ void on_worked(Self self, std::uint64_t id) {
 void on_tinker_request(Self self, HttpRequest& request) {
   auto& state = self->state;
   const ExchangeId exchange = request.exchange;
+  const std::size_t bytes = request.body.size();
+  if (state.parsing_bytes + bytes > kMaxParsingBytes) {
+    HttpResponse response = openai::to_response({429, "the server has too many requests"});
+    response.headers.push_back({"retry-after", "1"});
+    state.deps.http->respond(exchange, std::move(response));
+    return;
+  }
+  state.parsing_bytes += bytes;
   const auto work = std::make_shared<TinkerParseWork>();
   work->request = std::move(request);
   state.parsing.emplace(exchange, work);
@@ -73,8 +83,9 @@ void on_tinker_request(Self self, HttpRequest& request) {
         }
         work->request = HttpRequest();
       },
-      [self, work, exchange] {
+      [self, work, exchange, bytes] {
         self->state.parsing.erase(exchange);
+        self->state.parsing_bytes -= bytes;
         if (work->call && !work->abandoned) {
           self->state.service->handle(exchange, std::move(*work->call));
         }

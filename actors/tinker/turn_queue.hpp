@@ -67,15 +67,15 @@ public:
     return lost;
   }
 
-  /// Drops the work that waits, and returns its numbers.
-  std::vector<std::int64_t> clear() {
-    std::vector<std::int64_t> numbers;
-    for (const auto& [number, work] : waiting_) {
-      numbers.push_back(number);
+  /// Drops the work that waits, and returns it with its numbers.
+  std::vector<std::pair<std::int64_t, Work>> clear() {
+    std::vector<std::pair<std::int64_t, Work>> dropped;
+    for (auto& [number, work] : waiting_) {
+      dropped.emplace_back(number, std::move(work));
     }
     waiting_.clear();
     gap_since_.reset();
-    return numbers;
+    return dropped;
   }
 
   /// Returns the number whose turn is next.

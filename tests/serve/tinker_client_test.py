@@ -10,6 +10,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import threading
 import unittest
 import urllib.error
 import urllib.request
@@ -96,6 +97,25 @@ class TinkerClientTest(unittest.TestCase):
         self.assertLess(losses[-1], 0.5 * losses[0], losses)
         # The same seed and the same requests give the same bits.
         self.assertEqual(self.train(self.new_client(), 8), losses)
+
+    def test_clients_do_not_change_each_others_bits(self) -> None:
+        def train(seed: int, losses: dict[int, list[float]]) -> None:
+            losses[seed] = self.train(self.new_client(seed=seed), 6)
+
+        alone: dict[int, list[float]] = {}
+        together: dict[int, list[float]] = {}
+        for seed in range(3):
+            train(seed, alone)
+        threads = [threading.Thread(target=train, args=(seed, together)) for seed in range(3)]
+        for thread in threads:
+            thread.start()
+        sampler = self.service.create_sampling_client(base_model="arithmetic").result()
+        samples = [sampler.sample(types.ModelInput.from_ints(ids_of("12+13=")), 2,
+                                  types.SamplingParams(max_tokens=4)) for _ in range(20)]
+        for thread in threads:
+            thread.join()
+        self.assertEqual([len(sample.result().sequences) for sample in samples], [2] * 20)
+        self.assertEqual(together, alone)
 
     def test_forward_gives_the_logprobs_of_sampling(self) -> None:
         sampler = self.service.create_sampling_client(base_model="arithmetic").result()

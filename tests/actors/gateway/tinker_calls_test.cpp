@@ -154,7 +154,7 @@ TEST(TinkerCallsTest, DamagedBodiesAreRefusedOrRead) {
     const std::string body = golden("forward_backward_" + std::to_string(file) + ".pb");
     for (int round = 0; round < 400; ++round) {
       std::string damaged = body;
-      for (std::size_t i = 0; i < 1 + round % 4; ++i) {
+      for (int i = 0; i < 1 + round % 4; ++i) {
         damaged[random() % damaged.size()] = static_cast<char>(random());
       }
       damaged.resize(damaged.size() - random() % 3);
@@ -461,10 +461,10 @@ TEST(TinkerCallsTest, RefusedModelsAndCheckpointsAreNamed) {
   EXPECT_THAT(save(CheckpointKind::kSampler, R"(, "path": "a", "kind": "inflight")").error.message,
               HasSubstr("kind: must be \"snapshot\""));
   EXPECT_THAT(save(CheckpointKind::kSampler, "").error.message, HasSubstr("path: missing"));
-  EXPECT_THAT(
-      save(CheckpointKind::kExternal, R"(, "path": "a", "age_encryption_recipients": ["age1"])")
-          .error.message,
-      HasSubstr("age_encryption_recipients: not supported"));
+  EXPECT_THAT(save(CheckpointKind::kExternal,
+                   R"(, "path": "a", "age_encryption_recipients": ["ssh-ed25519 AAAA"])")
+                  .error.message,
+              HasSubstr("age_encryption_recipients[0]: must be a recipient age1..."));
   EXPECT_FALSE(save(CheckpointKind::kTraining, R"(, "seq_id": 5)").turn.has_value());  // twice
 }
 

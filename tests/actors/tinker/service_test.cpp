@@ -249,6 +249,24 @@ TEST_F(TinkerServiceTest, RequestsBeyondTheLimitAreRefused) {
   ask(call, 400);
 }
 
+TEST_F(TinkerServiceTest, BytesThatWaitAreBounded) {
+  limits_.max_waiting_bytes = 20;  // a request of these tests has 12
+  start();
+  const std::string session = new_session();
+  const std::string model = new_model(session);
+  ask(forward(model, 2));
+  ask(forward(model, 3), 429);
+  ask(forward(model, 1));  // it is next: the others wait for it
+  backend_.run();
+  ask(forward(model, 3));
+  backend_.run();
+  ask(forward(model, 5));
+  ask(tinker::UnloadModel{model});
+  const std::string other = new_model(session, 1);
+  ask(forward(other, 2));  // what waited has made room
+  ask(forward(other, 3), 429);
+}
+
 TEST_F(TinkerServiceTest, AModelThatCannotBeOpenedFailsItsFuture) {
   backend_.next_failure = Status(Errc::kResourceExhausted, "too little memory");
   tinker::CreateModel call;
