@@ -29,6 +29,10 @@ void describe(Schema<TuningOptions>& s) {
           "Steps after which a new version of a job's adapter is served while the job goes on; 0: "
           "the adapter is served when the job has ended.")
       .at_least(0);
+  s.field(
+      "example", &TuningOptions::example,
+      "File that the server offers as the uploaded file file-quickstart, for the example on the "
+      "jobs page. Its rows must have numbers as answers.");
 }
 
 void describe(Schema<ServerOptions>& s) {

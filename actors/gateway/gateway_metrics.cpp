@@ -47,8 +47,16 @@ struct GatewayMetrics::Families {
                                                                                      bounds);
   }
   // Sets a counter that is counted elsewhere.
+  static void set(Counter& counter, double value) { counter.Increment(value - counter.Value()); }
   static void set(Counter& counter, std::uint64_t value) {
-    counter.Increment(static_cast<double>(value) - counter.Value());
+    set(counter, static_cast<double>(value));
+  }
+  // Returns the gauge of a quantile of the errors of predicted times.
+  Gauge& error(const char* work, const char* quantile) {
+    Labels all = labels;
+    all["work"] = work;
+    all["quantile"] = quantile;
+    return errors_of_times.Add(all);
   }
 
   Labels labels;
@@ -72,6 +80,19 @@ struct GatewayMetrics::Families {
                                             .Help("Requests that were refused or failed")
                                             .Register(registry);
   Counter& train_tokens = counter("tidemill:train_tokens_total", "Tokens trained on");
+  Gauge& jobs = gauge("tidemill:jobs_open", "Training jobs on the device");
+  Counter& train_seconds =
+      counter("tidemill:train_seconds_total", "Time that the device has given to training");
+  Counter& generation_seconds =
+      counter("tidemill:generation_seconds_total", "Time that the device has given to generation");
+  Gauge& train_share = gauge("tidemill:training_time_share",
+                             "Training's share of the device's busy time since the last request "
+                             "for metrics");
+  prometheus::Family<Gauge>& errors_of_times =
+      prometheus::BuildGauge()
+          .Name("tidemill:time_prediction_error")
+          .Help("Relative error of the last predicted times, by kind of work and quantile")
+          .Register(registry);
   Histogram& first_token =
       histogram("vllm:time_to_first_token_seconds",
                 "From the arrival of a request to its first token", kFirstToken);
@@ -126,6 +147,16 @@ std::string GatewayMetrics::text(const DeviceUsage& load) {
   all.kv_use.Set(load.kv_use);
   Families::set(all.preemptions, load.preemptions);
   Families::set(all.train_tokens, load.train_tokens);
+  all.jobs.Set(static_cast<double>(load.jobs));
+  const double trained = load.train_seconds - all.train_seconds.Value();
+  const double busy = trained + load.rollout_seconds - all.generation_seconds.Value();
+  all.train_share.Set(busy > 0.0 ? trained / busy : 0.0);
+  Families::set(all.train_seconds, load.train_seconds);
+  Families::set(all.generation_seconds, load.rollout_seconds);
+  all.error("generation", "0.5").Set(load.iteration_error_p50);
+  all.error("generation", "0.99").Set(load.iteration_error_p99);
+  all.error("training", "0.5").Set(load.unit_error_p50);
+  all.error("training", "0.99").Set(load.unit_error_p99);
   return prometheus::TextSerializer().Serialize(all.registry.Collect());
 }
 

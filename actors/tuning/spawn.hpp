@@ -35,6 +35,8 @@ struct TunerDeps {
   std::shared_ptr<storage::JobStore> jobs;
   WorkPort* port = nullptr;  // uses the store; outlives the tuner
   DeviceActor device;        // serves the adapters of jobs that have succeeded
+  /// Completes what a client asks for, before it is checked and stored. May be empty.
+  std::function<storage::JobSpec(storage::JobSpec)> complete;
   /// Checks what a client asks for beyond its form. Runs at the port. An error's message begins
   /// with the field.
   std::function<Status(const storage::JobSpec&)> check;

@@ -326,6 +326,9 @@ caf::typed_response_promise<JobRecord> change_state(Self self, const std::string
 
 caf::typed_response_promise<JobRecord> create(Self self, storage::JobSpec spec) {
   auto promise = self->make_response_promise<JobRecord>();
+  if (self->state.deps.complete) {
+    spec = self->state.deps.complete(std::move(spec));
+  }
   at_store(
       self,
       [spec = std::move(spec), check = self->state.deps.check, now = self->state.deps.unix_time(),

@@ -146,6 +146,17 @@ Result<StoredFile> FileStore::put(const NewFile& file, std::span<const std::byte
   return stored;
 }
 
+Status FileStore::put_example(const std::string& id, const NewFile& file,
+                              std::span<const std::byte> bytes) {
+  if (const auto found = find(id); found.ok() || found.status().code() != Errc::kNotFound) {
+    return found.status();
+  }
+  TIDEMILL_RETURN_IF_ERROR(check_new_file(file, bytes.size(), limits_));
+  auto& parts = directory_->parts();
+  TIDEMILL_RETURN_IF_ERROR(write_file(parts.files, parts.path_of(id), bytes));
+  return insert({id, file.filename, file.purpose, bytes.size(), file.created_at});
+}
+
 Result<StoredFile> FileStore::find(const std::string& id) {
   auto& parts = directory_->parts();
   const std::lock_guard lock(parts.mutex);

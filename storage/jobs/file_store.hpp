@@ -62,6 +62,11 @@ public:
   /// then; as `DurableFile` and `Database::execute`.
   [[nodiscard]] Result<StoredFile> put(const NewFile& file, std::span<const std::byte> bytes);
 
+  /// Stores a file under the id `id`, which must begin with "file-", unless there is one of this
+  /// id. Errors: as `put`.
+  [[nodiscard]] Status put_example(const std::string& id, const NewFile& file,
+                                   std::span<const std::byte> bytes);
+
   /// Returns the metadata of a file. Errors: `kNotFound`.
   [[nodiscard]] Result<StoredFile> find(const std::string& id);
 

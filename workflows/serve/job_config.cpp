@@ -163,6 +163,26 @@ Status set_overrides(const Json& overrides, Json& config) {
 
 }  // namespace
 
+JobSpec complete_spec(JobSpec spec) {
+  constexpr std::string_view kQuickstart = "quickstart";
+  if (spec.training_file != kQuickstart && spec.training_file != kExampleFile) {
+    return spec;
+  }
+  spec.training_file = kExampleFile;
+  const bool leaves_all = spec.method == JobMethod::kSupervised && spec.overrides.empty() &&
+                          spec.hyperparameters == storage::JobHyperparameters();
+  if (!leaves_all) {
+    return spec;
+  }
+  spec.method = JobMethod::kReinforcement;
+  spec.grader.kind = GraderKind::kReward;
+  spec.grader.reward = R"({"kind": "number"})";
+  spec.hyperparameters.batch_size = 32;
+  spec.hyperparameters.learning_rate_multiplier = 40.0;
+  spec.overrides = R"({"rollout.max_new_tokens": 4, "train.steps": 80})";
+  return spec;
+}
+
 storage::JobHyperparameters resolve(const JobSpec& spec, std::uint64_t num_rows) {
   const bool supervised = spec.method == JobMethod::kSupervised;
   storage::JobHyperparameters values = spec.hyperparameters;

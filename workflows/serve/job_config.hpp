@@ -4,10 +4,11 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <variant>
 
+#include "actors/tuning/tuning_run.hpp"
 #include "base/result.hpp"
-#include "storage/jobs/job_record.hpp"
 #include "workflows/rl_options.hpp"
 #include "workflows/serve_options.hpp"
 #include "workflows/sft_options.hpp"
@@ -21,6 +22,14 @@ struct JobInputs {
   std::uint64_t num_rows = 0;     // lines of the training file
   std::int64_t memory_bytes = 0;  // that the process may use while the job runs
 };
+
+/// The id of the file that a server offers as an example (`TuningOptions::example`).
+inline constexpr std::string_view kExampleFile = "file-quickstart";
+
+/// Returns what a client asks for with all that it left to the server, except "auto". The training
+/// file "quickstart" stands for the example, whose job is a reinforcement job of about a minute
+/// that rewards the right number.
+[[nodiscard]] storage::JobSpec complete_spec(storage::JobSpec spec);
 
 /// Returns the hyperparameters of a job, with a value in place of each "auto":
 /// - `batch_size`: a 500th of the rows, at least 1 and at most 32 (supervised) or 16

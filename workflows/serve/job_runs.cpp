@@ -13,7 +13,6 @@
 
 #include "actors/commit/checkpoint_commits.hpp"
 #include "base/json/json.hpp"
-#include "storage/checkpoint/checkpoint_store.hpp"
 #include "workflows/rl/run_rl.hpp"
 #include "workflows/serve/job_config.hpp"
 #include "workflows/sft/run_sft.hpp"

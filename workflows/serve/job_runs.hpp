@@ -10,10 +10,10 @@
 
 #include <caf/fwd.hpp>
 
+#include "actors/tuning/stores.hpp"
 #include "actors/tuning/tuning_run.hpp"
 #include "base/clock.hpp"
 #include "base/files/file.hpp"
-#include "storage/jobs/file_store.hpp"
 #include "workflows/serve/run_serve.hpp"
 #include "workflows/shared_job.hpp"
 

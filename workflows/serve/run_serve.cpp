@@ -6,6 +6,7 @@
 #include <chrono>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include <caf/all.hpp>
@@ -204,13 +205,35 @@ Result<actors::AccessRules> access_rules(const ServerOptions& options) {
   return rules;
 }
 
+// Offers the file `path` as the example.
+Status put_example(const std::string& path, std::int64_t now, storage::FileStore& store) {
+  TIDEMILL_ASSIGN_OR_RETURN(const std::string text,
+                            read_text_file(path, store.limits().max_file_bytes));
+  storage::NewFile file;
+  file.filename = std::filesystem::path(path).filename().string();
+  file.purpose = storage::kFineTunePurpose;
+  file.created_at = now;
+  return store.put_example(std::string(kExampleFile), file, std::as_bytes(std::span(text)));
+}
+
 // Returns the stores of files and jobs, which are null if the server stores none. Borrows `files`.
-Result<actors::TuningStores> open_stores(const ServerOptions& options, FileSystem& files) {
+Result<actors::TuningStores> open_stores(const ServerOptions& options, FileSystem& files,
+                                         std::int64_t now) {
   if (!options.jobs_path.has_value()) {
     return actors::TuningStores();
   }
+  std::error_code ignored;  // `open_tuning_stores` then says what is missing
+  std::filesystem::create_directories(std::filesystem::path(*options.jobs_path).parent_path(),
+                                      ignored);
   auto stores = actors::open_tuning_stores(*options.jobs_path, files);
-  return stores.ok() ? std::move(stores) : stores.status().with_context("serve.jobs_path");
+  if (!stores.ok()) {
+    return stores.status().with_context("serve.jobs_path");
+  }
+  if (options.tuning.example.has_value()) {
+    TIDEMILL_RETURN_IF_ERROR(put_example(*options.tuning.example, now, *stores.value().files)
+                                 .with_context("serve.tuning.example"));
+  }
+  return stores;
 }
 
 // Returns the callbacks of the HTTP server, which pass its events on to the gateway.
@@ -288,6 +311,7 @@ actors::TunerActor start_tuner(const ServeOptions& options, const ServeEnvironme
   deps.jobs = tuning.stores.jobs;
   deps.port = &tuning.port;
   deps.device = device;
+  deps.complete = complete_spec;
   deps.check = [&options, &run, model](const storage::JobSpec& spec) {
     return check_job(options, model, run.parse_run, spec);
   };
@@ -380,7 +404,8 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
   }
   const std::unique_ptr<actors::HttpServer> http = std::move(opened_server).value();
   PosixFileSystem machine;
-  TIDEMILL_ASSIGN_OR_RETURN(const actors::TuningStores stores, open_stores(options.serve, machine));
+  TIDEMILL_ASSIGN_OR_RETURN(const actors::TuningStores stores,
+                            open_stores(options.serve, machine, run.unix_time()));
   TIDEMILL_ASSIGN_OR_RETURN(const TrainedModel opened,
                             open_trained_model(options.model, {}, options.seed));
   TIDEMILL_ASSIGN_OR_RETURN(const std::shared_ptr<const ServedModel> model,

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests the contract of actors/tuning/spawn.hpp with runs that the test carries out.
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "actors/tuning/spawn.hpp"
+#include "actors/tuning/stores.hpp"
+#include "tests/support/actor_test.hpp"
+#include "tests/support/fake_actors.hpp"
+#include "tests/support/temporary_directory.hpp"
+
+namespace tidemill::test {
+namespace {
+
+using actors::RunReport;
+using storage::JobRecord;
+using storage::JobState;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// A run that the test reports for.
+struct StartedRun {
+  JobRecord job;
+  std::function<void(RunReport)> report;
+  int stops = 0;
+  bool destroyed = false;
+};
+
+class FakeRun final : public actors::TuningRun {
+public:
+  explicit FakeRun(std::shared_ptr<StartedRun> run) : run_(std::move(run)) {}
+  ~FakeRun() override { run_->destroyed = true; }
+  void request_stop() override { ++run_->stops; }
+
+private:
+  std::shared_ptr<StartedRun> run_;
+};
+
+class TunerTest : public ActorTest {
+protected:
+  void SetUp() override {
+    stores_ = actors::open_tuning_stores(folder_.path() / "jobs", machine_).value();
+    file_ = stores_.files
+                ->put({"rows.jsonl", std::string(storage::kFineTunePurpose), 1},
+                      std::as_bytes(std::span(std::string_view("{}\n"))))
+                .value()
+                .id;
+    device_ = keep(spawn_fake_device(system(), fake_));
+    spawn();
+  }
+
+  void spawn() {
+    actors::TunerDeps deps;
+    deps.jobs = stores_.jobs;
+    deps.port = &port();
+    deps.device = device_;
+    deps.check = [](const storage::JobSpec& spec) {
+      return spec.model == "base" ? Status() : Status(Errc::kNotFound, "model: is not served");
+    };
+    deps.start_run = [this](const JobRecord& job, std::function<void(RunReport)> report) {
+      runs_.push_back(std::make_shared<StartedRun>(StartedRun{job, std::move(report)}));
+      return std::make_unique<FakeRun>(runs_.back());
+    };
+    deps.model_name = [](const JobRecord& job) { return "ft:" + job.id; };
+    deps.adapter_path = [](const JobRecord& job) { return "runs/" + job.id; };
+    deps.max_running = 2;
+    deps.unix_time = [] { return std::int64_t{1000}; };
+    deps.log = [this](const std::string& line) { log_.push_back(line); };
+    tuner_ = keep(actors::spawn_tuner(system(), std::move(deps)));
+    exit_ = exit_of(tuner_);
+    caf::anon_send(tuner_, atom::start_v);
+    settle();
+  }
+
+  // Lets all that is not waiting for the test happen.
+  void settle() { advance(std::chrono::milliseconds(1)); }
+
+  template <class Value, class... Ts>
+  Reply<Value> send(Ts... message) {
+    auto reply = ask<Value>(tuner_, message...);
+    settle();
+    return reply;
+  }
+  std::string create() {
+    storage::JobSpec spec;
+    spec.model = "base";
+    spec.training_file = file_;
+    const auto reply = send<JobRecord>(atom::create_v, spec);
+    EXPECT_TRUE(reply.ok()) << reply.status().to_string();
+    return reply.ok() ? reply.value().id : "";
+  }
+  JobRecord job(const std::string& id) { return stores_.jobs->find(id).value(); }
+  JobState state(const std::string& id) { return job(id).state; }
+  void report(std::size_t run, RunReport what) {
+    runs_.at(run)->report(std::move(what));
+    settle();
+  }
+  void end(std::size_t run, bool stopped = false) {
+    actors::RunEnded ended;
+    ended.stopped = stopped;
+    ended.adapter = "made by " + runs_.at(run)->job.id;
+    ended.steps = 7;
+    ended.metrics = R"({"train_loss":0.5})";
+    report(run, Result<actors::RunEnded>(ended));
+  }
+  std::vector<std::string> messages(const std::string& id) {
+    storage::PageQuery query;
+    query.job = id;
+    query.limit = 100;
+    std::vector<std::string> all;
+    for (const auto& event : stores_.jobs->events(query).value().entries) {
+      all.push_back(event.message);
+    }
+    return all;
+  }
+
+  TemporaryDirectory folder_{memory_directory_path()};
+  PosixFileSystem machine_;
+  actors::TuningStores stores_;
+  std::string file_;
+  std::shared_ptr<FakeDevice> fake_ = std::make_shared<FakeDevice>();
+  actors::DeviceActor device_;
+  std::vector<std::shared_ptr<StartedRun>> runs_;
+  std::vector<std::string> log_;
+  actors::TunerActor tuner_;
+  std::shared_ptr<std::optional<Status>> exit_;
+};
+
+TEST_F(TunerTest, AJobRunsAndItsAdapterIsServedBeforeItHasSucceeded) {
+  const std::string id = create();
+  ASSERT_EQ(runs_.size(), 1U);
+  EXPECT_EQ(state(id), JobState::kRunning);
+  report(0, actors::RunBegan{{16, 3, 1.0, 0, 1}, 7});
+  EXPECT_EQ(job(id).resolved.batch_size, 16);
+  report(0, actors::RunProgress{3, 7, 120, 40.0, "Step 3/7", R"({"step":3})"});
+  EXPECT_EQ(job(id).trained_tokens, 120);
+  EXPECT_EQ(job(id).estimated_finish, 1040);
+  end(0);
+  EXPECT_EQ(state(id), JobState::kRunning);
+  ASSERT_EQ(fake_->adapter_requests.size(), 1U);
+  EXPECT_EQ(fake_->adapter_requests.front().request.name, "ft:" + id);
+  EXPECT_EQ(fake_->adapter_requests.front().request.path, "made by " + id);
+  fake_->adapter_requests.front().reply({});
+  settle();
+  EXPECT_EQ(state(id), JobState::kSucceeded);
+  EXPECT_EQ(job(id).fine_tuned_model, "ft:" + id);
+  EXPECT_TRUE(runs_[0]->destroyed);
+  storage::PageQuery query;
+  query.job = id;
+  const auto checkpoints = stores_.jobs->checkpoints(query).value();
+  ASSERT_EQ(checkpoints.entries.size(), 1U);
+  EXPECT_EQ(checkpoints.entries[0].step_number, 7);
+  EXPECT_EQ(checkpoints.entries[0].fine_tuned_model_checkpoint, "ft:" + id);
+  EXPECT_THAT(log_, ElementsAre());
+}
+
+TEST_F(TunerTest, JobsWaitInOrderForAPlace) {
+  std::vector<std::string> ids;
+  for (int i = 0; i < 4; ++i) {
+    ids.push_back(create());
+  }
+  ASSERT_EQ(runs_.size(), 2U);
+  EXPECT_EQ(state(ids[2]), JobState::kQueued);
+  report(1, Result<actors::RunEnded>(Status(Errc::kInvalidArgument, "rows.jsonl:3: no answer")));
+  EXPECT_EQ(state(ids[1]), JobState::kFailed);
+  EXPECT_EQ(job(ids[1]).error.message, "rows.jsonl:3: no answer");
+  ASSERT_EQ(runs_.size(), 3U);
+  EXPECT_EQ(runs_[2]->job.id, ids[2]);
+  const auto cancelled = send<JobRecord>(atom::cancel_v, ids[3]);
+  EXPECT_EQ(cancelled.value().state, JobState::kCancelled);
+  end(0, true);
+  EXPECT_EQ(runs_.size(), 3U) << "the last one was cancelled";
+}
+
+TEST_F(TunerTest, APausedJobRunsAgainOnceItsRunHasEnded) {
+  const std::string id = create();
+  const auto paused = send<JobRecord>(atom::pause_v, id);
+  EXPECT_EQ(paused.value().state, JobState::kPaused);
+  EXPECT_EQ(runs_[0]->stops, 1);
+  const auto resumed = send<JobRecord>(atom::resume_v, id);
+  EXPECT_EQ(resumed.value().state, JobState::kQueued);
+  EXPECT_EQ(runs_.size(), 1U) << "two runs of one job at a time";
+  end(0, true);
+  ASSERT_EQ(runs_.size(), 2U);
+  EXPECT_EQ(runs_[1]->job.id, id);
+  EXPECT_EQ(state(id), JobState::kRunning);
+}
+
+TEST_F(TunerTest, AJobThatIsCancelledWhileItsAdapterIsLoadedIsNotServed) {
+  const std::string id = create();
+  end(0);
+  ASSERT_EQ(fake_->adapter_requests.size(), 1U);
+  EXPECT_TRUE(send<JobRecord>(atom::cancel_v, id).ok());
+  fake_->adapter_requests.front().reply({});
+  settle();
+  EXPECT_EQ(state(id), JobState::kCancelled);
+  ASSERT_EQ(fake_->adapter_requests.size(), 2U);
+  EXPECT_EQ(fake_->adapter_requests.back().request.action, actors::AdapterAction::kUnload);
+  EXPECT_EQ(fake_->adapter_requests.back().request.name, "ft:" + id);
+}
+
+TEST_F(TunerTest, AnAdapterThatCannotBeServedFailsItsJob) {
+  const std::string id = create();
+  end(0);
+  fake_->adapter_requests.front().fail({Errc::kResourceExhausted, "no memory"});
+  settle();
+  EXPECT_EQ(state(id), JobState::kFailed);
+  EXPECT_THAT(job(id).error.message, HasSubstr("no memory"));
+}
+
+TEST_F(TunerTest, RequestsThatCannotBeMetAreRefused) {
+  storage::JobSpec spec;
+  spec.model = "other";
+  spec.training_file = file_;
+  EXPECT_EQ(send<JobRecord>(atom::create_v, spec).status().code(), Errc::kNotFound);
+  EXPECT_EQ(send<JobRecord>(atom::get_v, std::string("ftjob-1")).status().code(), Errc::kNotFound);
+  const std::string id = create();
+  EXPECT_EQ(send<JobRecord>(atom::resume_v, id).status().code(), Errc::kInvalidArgument);
+  EXPECT_EQ(state(id), JobState::kRunning);
+  EXPECT_EQ(runs_.size(), 1U);
+}
+
+TEST_F(TunerTest, AStoppedTunerEndsAfterItsRunsAndTheNextOneContinues) {
+  const std::string running = create();
+  const std::string other = create();
+  const std::string waiting = create();
+  const std::string paused = create();
+  EXPECT_TRUE(send<JobRecord>(atom::pause_v, paused).ok());
+  caf::anon_send(tuner_, atom::stop_v);
+  settle();
+  EXPECT_EQ(runs_[0]->stops, 1);
+  EXPECT_FALSE(exit_->has_value());
+  EXPECT_EQ(send<JobRecord>(atom::resume_v, paused).status().code(), Errc::kUnavailable);
+  end(0, true);
+  report(1, Result<actors::RunEnded>(Status(Errc::kUnavailable, "the device has ended")));
+  EXPECT_TRUE(exit_->has_value());
+  EXPECT_EQ(state(running), JobState::kRunning);
+  EXPECT_EQ(state(other), JobState::kRunning) << "a failure of the end of the server";
+  EXPECT_EQ(state(waiting), JobState::kQueued);
+
+  spawn();
+  ASSERT_EQ(runs_.size(), 4U);
+  EXPECT_EQ(runs_[2]->job.id, running);
+  EXPECT_EQ(runs_[3]->job.id, other);
+  EXPECT_EQ(state(paused), JobState::kPaused);
+  end(2);
+  fake_->adapter_requests.front().reply({});
+  settle();
+  EXPECT_EQ(runs_.back()->job.id, waiting);
+  EXPECT_THAT(messages(running), ::testing::Contains("The server has started again."));
+}
+
+TEST_F(TunerTest, AdaptersOfEarlierJobsAreServedUntilOneDoesNotFit) {
+  std::vector<std::string> ids;
+  for (std::size_t i = 0; i < 3; ++i) {
+    ids.push_back(create());
+    end(i);
+    fake_->adapter_requests.back().reply({});
+    settle();
+  }
+  fake_->adapter_requests.clear();
+  spawn();
+  ASSERT_EQ(fake_->adapter_requests.size(), 1U);
+  EXPECT_EQ(fake_->adapter_requests.back().request.path, "runs/" + ids[2]) << "the newest first";
+  fake_->adapter_requests.back().reply({});
+  settle();
+  ASSERT_EQ(fake_->adapter_requests.size(), 2U);
+  fake_->adapter_requests.back().fail({Errc::kResourceExhausted, "no memory"});
+  settle();
+  EXPECT_EQ(fake_->adapter_requests.size(), 2U);
+  EXPECT_THAT(log_, ElementsAre(HasSubstr("no memory")));
+}
+
+}  // namespace
+}  // namespace tidemill::test
