@@ -110,7 +110,7 @@ public:
 
   void load(const std::string& job, JobState state, DoneStatus done) override {
     if (state.optimizer) {
-      restore(id_of(job), std::move(state), std::move(done));
+      restore(id_of(job), std::move(state), done);
       return;
     }
     // A new job has a new optimizer.
@@ -194,7 +194,7 @@ private:
         });
   }
 
-  void restore(JobId id, JobState state, DoneStatus done) {
+  void restore(JobId id, JobState state, const DoneStatus& done) {
     TrainingState training{std::move(state.weights), {std::move(*state.optimizer)}};
     ask<PolicyVersion>([done](const Result<PolicyVersion>& restored) { done(restored.status()); },
                        atom::restore_v, id, std::move(training));

@@ -281,8 +281,9 @@ private:
   void respond_future(ExchangeId exchange, const std::string& request_id,
                       const std::string& model_id);
   void add_model(ExchangeId exchange, const std::string& session_id, std::int64_t seq_id,
-                 RunInfo run, std::function<void(const std::string& model_id)> open);
-  void open_job(const std::string& model_id, std::optional<JobState> state, Json::Object result);
+                 RunInfo run, const std::function<void(const std::string& model_id)>& open);
+  void open_job(const std::string& model_id, std::optional<JobState> state,
+                const Json::Object& result);
   void end_model(const std::string& id);
   void enqueue(ExchangeId exchange, const QueueTurn& turn, Op op);
   [[nodiscard]] static std::size_t bytes_of(const Op& op);

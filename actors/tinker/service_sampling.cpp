@@ -70,7 +70,7 @@ void Service::on(ExchangeId exchange, CreateSamplingSession& call) {
 
 std::string Service::add_snapshot_sampler(const std::string& session_id, std::int64_t seq_id,
                                           const LoraSettings& lora, engines::Snapshot snapshot) {
-  const std::string id = session_id + ":sample:" + std::to_string(seq_id);
+  std::string id = session_id + ":sample:" + std::to_string(seq_id);
   const auto session = sessions_.find(session_id);
   if (session == sessions_.end() || samplers_.contains(id)) {
     return id;

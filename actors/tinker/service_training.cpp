@@ -39,7 +39,7 @@ void Service::respond_future(ExchangeId exchange, const std::string& request_id,
 // -- models ---------------------------------------------------------------------------------------
 
 void Service::add_model(ExchangeId exchange, const std::string& session_id, std::int64_t seq_id,
-                        RunInfo run, std::function<void(const std::string& model_id)> open) {
+                        RunInfo run, const std::function<void(const std::string& model_id)>& open) {
   Session* session = find_session(exchange, session_id);
   if (session == nullptr) {
     return;
@@ -66,7 +66,7 @@ void Service::add_model(ExchangeId exchange, const std::string& session_id, std:
 }
 
 void Service::open_job(const std::string& model_id, std::optional<JobState> state,
-                       Json::Object result) {
+                       const Json::Object& result) {
   Model& model = models_.at(model_id);
   NewJob job{model.job, model.run.lora, model.run.lora.seed.value_or(deps_.random()),
              std::move(state)};

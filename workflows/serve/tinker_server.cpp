@@ -10,6 +10,7 @@
 #include "engines/runtime/new_adapter.hpp"
 #include "workflows/memory_plan.hpp"
 #include "workflows/model_run.hpp"
+#include "workflows/process_limits.hpp"
 
 namespace tidemill::workflows {
 namespace {
