@@ -266,7 +266,7 @@ private:
       TIDEMILL_RETURN_IF_ERROR(owned->train->load(weights, origin.commit->optimizer));
     }
     auto opened = std::make_shared<RlEngines>();
-    opened->training = {{owned->rollout.get(), nullptr, nullptr}, owned->train.get()};
+    opened->training = {{owned->rollout.get(), nullptr, nullptr}, owned->train.get(), nullptr};
     for (const auto& server : owned->servers) {
       opened->serving_devices.push_back({server.get(), nullptr, nullptr});
     }

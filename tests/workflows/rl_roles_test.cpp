@@ -67,8 +67,8 @@ protected:
   }
   workflows::TrainingDevice training_device() {
     auto device = workflows::start_training_device(
-        system(), owner_, {{trained_.get(), nullptr, nullptr}, train_.get()}, nullptr);
-    keep(device.core.actor);
+        system(), owner_, {{trained_.get(), nullptr, nullptr}, train_.get(), nullptr}, nullptr);
+    keep(device.core.front().actor);
     return device;
   }
   workflows::ServingDevices serving_devices() {
@@ -126,8 +126,9 @@ constexpr bool is = std::is_same_v<Member, const T>;
 TEST_F(RolesTest, TheOwnersDeviceFailsTheRunAndDevicesThatOnlyServeMayBeDropped) {
   const auto training = training_device();
   EXPECT_EQ(training.serving.name, "device");
-  EXPECT_EQ(training.core.name, "device");
-  EXPECT_EQ(training.core.on_failure, FailurePolicy::kFailRun);
+  ASSERT_EQ(training.core.size(), 1U);
+  EXPECT_EQ(training.core[0].name, "device");
+  EXPECT_EQ(training.core[0].on_failure, FailurePolicy::kFailRun);
   EXPECT_EQ(training.training.address(), training.serving.actor.address());
   const auto serving = serving_devices();
   ASSERT_EQ(serving.core.size(), 1U);

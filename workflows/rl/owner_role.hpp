@@ -63,9 +63,9 @@ struct OwnerRoleOptions {
 /// What the device that trains works with: a model's runtime, or a job on the device of a server.
 /// Both outlive the device.
 struct TrainingEngines {
-  const SharedJob* shared = nullptr;  // if set, the other fields are not used
-  ServingEngines serving;             // the device serves, too
+  ServingEngines serving;  // the device serves, too
   engines::TrainingJob* train = nullptr;
+  const SharedJob* shared = nullptr;  // if set, the other fields are not used
 };
 
 /// The device that trains. The owner keeps it: other roles reach it through the owner's router.
