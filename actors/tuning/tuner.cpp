@@ -302,7 +302,14 @@ caf::typed_response_promise<JobRecord> change_state(Self self, const std::string
   auto promise = self->make_response_promise<JobRecord>();
   at_store(
       self,
-      [id, change = change_to(self, next, message)](JobStore& jobs) {
+      [id, change = change_to(self, next, message)](JobStore& jobs) -> Result<JobRecord> {
+        TIDEMILL_ASSIGN_OR_RETURN(const JobRecord job, jobs.find(id));
+        // The store lets a running job be queued again, for a server that starts again.
+        if (change.state == JobState::kQueued && job.state != JobState::kPaused) {
+          return invalid_argument(id + ": a job that is " +
+                                  std::string(storage::job_state_name(job.state)) +
+                                  " cannot be resumed");
+        }
         return jobs.change(id, change);
       },
       [self, id, next, promise](Result<JobRecord> changed) mutable {

@@ -79,7 +79,12 @@ protected:
   }
 
   // Lets all that is not waiting for the test happen.
-  void settle() { advance(std::chrono::milliseconds(1)); }
+  void settle() {
+    constexpr int kTrips = 10;  // to the port, one after another
+    for (int i = 0; i < kTrips; ++i) {
+      advance(std::chrono::milliseconds(1));
+    }
+  }
 
   template <class Value, class... Ts>
   Reply<Value> send(Ts... message) {

@@ -24,7 +24,7 @@ struct Row {
 
 constexpr Row kRows[] = {
     {"adapter_config", adapter_config, 10, 0, 2},
-    {"api_request", api_request, 0, 9, 0},
+    {"api_request", api_request, 0, 11, 0},
     {"chat_template", chat_template, 5, 48, 3},
     {"dataset_rows", dataset_rows, 3, 11, 3},
     {"gguf", gguf, 1, 20, 0},
