@@ -116,7 +116,7 @@ class RealServerTest(PagesTest):
         tiles = self.browser.wait("document.querySelector('#tiles dd') && "
                                   "document.getElementById('tiles').innerText")
         self.assertRegex(tiles, r"Running\s+\d+\s+Waiting\s+\d+\s+Cache in use\s+[\d.]+ %")
-        self.assertRegex(tiles, r"Training's share of the time\s+not reported")
+        self.assertRegex(tiles, r"Training's share of the time\s+0\.0 %")
         rows = self.browser.evaluate("[...document.querySelectorAll('#latency tbody tr')]"
                                      ".map(row => row.innerText)")
         self.assertEqual(len(rows), 3)
