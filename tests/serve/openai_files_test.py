@@ -96,7 +96,8 @@ class FilesTest(unittest.TestCase):
         with self.assertRaises(openai.NotFoundError):
             self.client.files.content("file-none")
         with self.assertRaises(openai.NotFoundError):
-            self.client.fine_tuning.jobs.list()
+            self.client.fine_tuning.jobs.retrieve("ftjob-none")
+        self.assertEqual(list(self.client.fine_tuning.jobs.list()), [])
 
 
 class ShapesTest(unittest.TestCase):
