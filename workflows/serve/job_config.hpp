@@ -27,7 +27,7 @@ struct JobInputs {
 inline constexpr std::string_view kExampleFile = "file-quickstart";
 
 /// Returns what a client asks for with all that it left to the server, except "auto". The training
-/// file "quickstart" stands for the example, whose job is a reinforcement job of about a minute
+/// file "quickstart" stands for the example, whose job is a short reinforcement job
 /// that rewards the right number.
 [[nodiscard]] storage::JobSpec complete_spec(storage::JobSpec spec);
 
