@@ -2,12 +2,11 @@
 #include "actors/device/job_views.hpp"
 
 #include <chrono>
-#include <map>
 #include <utility>
 
 #include <caf/all.hpp>
 
-#include "actors/deadlines.hpp"
+#include "actors/end_with.hpp"
 #include "actors/errors.hpp"
 
 namespace tidemill::actors {
@@ -31,13 +30,6 @@ using engines::Snapshot;
 
 // A device replies, or ends and with it this actor. The deadline only bounds the list of requests.
 constexpr auto kReplyTime = std::chrono::seconds(24 * 60 * 60);
-
-// Ends the actor when the device ends, but not the device when the actor ends, as a link would.
-template <class Self>
-void end_with(Self self, const DeviceActor& device) {
-  self->monitor(device);
-  self->set_down_handler([self](const caf::down_msg& down) { self->quit(down.reason); });
-}
 
 struct JobTrainingState {
   static inline const char* name = "job-training";

@@ -17,6 +17,11 @@ namespace tidemill::actors {
 /// The names of adapters that clients can neither see nor request begin with this.
 inline constexpr std::string_view kPrivateAdapterPrefix = "\x01job-";
 
+/// Returns whether `name` is that of such an adapter.
+[[nodiscard]] inline bool is_private_adapter(std::string_view name) noexcept {
+  return name.starts_with(kPrivateAdapterPrefix);
+}
+
 /// A job of a device, and the adapter that it trains.
 struct JobView {
   DeviceActor device;

@@ -32,7 +32,7 @@ void submit(GatewaySelf self, ExchangeId id, BodyKind kind, std::string body,
     fail(self, id, {429, "the server has too many requests", "", "too_many_requests"});
     return;
   }
-  const auto work = std::make_shared<PortWork>();
+  const auto work = std::make_shared<GatewayWork>();
   work->kind = kind;
   work->body_bytes = body.size();
   work->body = std::move(body);
@@ -133,7 +133,7 @@ void work_on_files(GatewaySelf self, ExchangeId id, std::function<NextStep()> fu
 void on_worked(GatewaySelf self, ExchangeId id) {
   auto& state = self->state;
   const auto found = state.work.find(id);
-  const std::shared_ptr<PortWork> work = std::move(found->second);
+  const std::shared_ptr<GatewayWork> work = std::move(found->second);
   state.work.erase(found);
   pending_bytes(state, work->kind) -= work->body_bytes;
   if (state.exchanges.contains(id)) {  // else closed meanwhile

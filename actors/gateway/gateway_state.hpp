@@ -35,7 +35,7 @@ using PortFunction = std::function<NextStep(std::string& body)>;
 enum class BodyKind : std::uint8_t { kJson, kUpload };
 
 /// A request at a port.
-struct PortWork {
+struct GatewayWork {
   std::string body;  // freed by the work
   BodyKind kind = BodyKind::kJson;
   std::size_t body_bytes = 0;
@@ -73,7 +73,7 @@ struct GatewayState {
 
   GatewayDeps deps;
   std::map<ExchangeId, Exchange> exchanges;
-  std::map<ExchangeId, std::shared_ptr<PortWork>> work;
+  std::map<ExchangeId, std::shared_ptr<GatewayWork>> work;
   std::map<SampleId, Choice> choices;
   std::unique_ptr<GatewayMetrics> metrics;
   std::uint64_t last_sample = 0;

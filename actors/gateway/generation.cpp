@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "actors/deadlines.hpp"
+#include "actors/device/job_views.hpp"
 #include "actors/errors.hpp"
 #include "actors/gateway/openai/model_list.hpp"
 #include "base/random.hpp"
@@ -126,6 +127,10 @@ void generate(GatewaySelf self, ExchangeId id, GenerationCall call) {
   const std::size_t count = call.num_choices();
   if (state.choices.size() + count > state.deps.limits.max_choices) {
     fail(self, id, {429, "the server has too many requests", "", "too_many_requests"});
+    return;
+  }
+  if (is_private_adapter(call.model)) {
+    fail(self, id, openai::model_not_found(call.model));
     return;
   }
   const ServedModel& model = *state.deps.model;

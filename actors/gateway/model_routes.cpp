@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "actors/device/job_views.hpp"
 #include "actors/errors.hpp"
 #include "actors/gateway/generation.hpp"
 #include "actors/gateway/openai/generation_call.hpp"
@@ -22,15 +23,21 @@ constexpr auto kAdapterTime = std::chrono::minutes(5);
 
 // -- adapters and models --------------------------------------------------------------------------
 
-// Asks the device to change or list adapters, and responds with what `make` returns.
+// Asks the device to change or list adapters, and responds with what `make` returns for those that
+// clients may see.
 template <class Make>
 void ask_adapters(GatewaySelf self, ExchangeId id, AdapterRequest request, Make make) {
   self->request(self->state.deps.device, kAdapterTime, atom::adapters_v, std::move(request))
-      .then([self, id, make = std::move(make)](
-                const AdapterList& list) { respond(self, id, make(self->state, list)); },
-            [self, id](const caf::error& error) {
-              fail(self, id, openai::to_api_error(from_caf_error(error)));
+      .then(
+          [self, id, make = std::move(make)](AdapterList& list) {
+            std::erase_if(list.adapters, [](const engines::LoadedAdapter& adapter) {
+              return is_private_adapter(adapter.name);
             });
+            respond(self, id, make(self->state, list));
+          },
+          [self, id](const caf::error& error) {
+            fail(self, id, openai::to_api_error(from_caf_error(error)));
+          });
 }
 
 void change_adapter(GatewaySelf self, ExchangeId id, AdapterRequest request) {

@@ -22,6 +22,7 @@
 
 #include <caf/all.hpp>
 
+#include "actors/end_with.hpp"
 #include "actors/errors.hpp"
 #include "actors/tuning/spawn.hpp"
 
@@ -72,12 +73,6 @@ struct TunerState {
 };
 
 using Self = TunerActor::stateful_pointer<TunerState>;
-
-// Ends the actor when the device ends, but not the device when the actor ends, as a link would.
-void end_with(Self self, const DeviceActor& device) {
-  self->monitor(device);
-  self->set_down_handler([self](const caf::down_msg& down) { self->quit(down.reason); });
-}
 
 JobEvent event_of(Self self, std::string message, EventLevel level = EventLevel::kInfo) {
   JobEvent event;

@@ -1,26 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engines/chat/chat_renderer.hpp"
 
-#include <array>
 #include <ctime>
 
 #include "base/files/file.hpp"
+#include "base/text/time_text.hpp"
 #include "engines/chat/conversation.hpp"
 
 namespace tidemill::engines::chat {
-namespace {
-
-// Returns the local time in the format of `ChatRequest::now`.
-std::string present_time() {
-  const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  ::localtime_r(&now, &local);
-  std::array<char, 32> text{};
-  const std::size_t size = std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%S", &local);
-  return {text.data(), size};
-}
-
-}  // namespace
 
 Result<ChatRenderer> ChatRenderer::open(const std::string& model, TokenizerConfig config,
                                         const std::optional<std::string>& template_file) {
@@ -57,7 +44,7 @@ ChatRequest ChatRenderer::completed(ChatRequest request) const {
   variables.insert(variables.end(), request.variables.begin(), request.variables.end());
   request.variables = std::move(variables);
   if (request.now.empty()) {
-    request.now = present_time();
+    request.now = local_time_text(std::time(nullptr));
   }
   return request;
 }

@@ -82,18 +82,17 @@ void Executor::iterate_by_time(Iteration& iteration, const std::atomic<bool>* in
   }
   if (!jobs_.has_work()) {
     shares_->reset();
-    trained_before_ = false;
+    last_end_.reset();
     return;
   }
-  if (!trained_before_) {
+  if (!last_end_.has_value()) {
     last_end_ = last_unit_ = now() - iteration.rollout_time;
-    trained_before_ = true;
   }
   const Duration quota =
       can_generate ? shares_->quota(iteration.report, iteration.rollout_time) : kTrainingTurn;
   train_units(quota, iteration, interrupt);
   const TimePoint end = now();
-  shares_->add(end - last_end_, iteration.train_time);
+  shares_->add(end - *last_end_, iteration.train_time);
   last_end_ = end;
 }
 
@@ -103,7 +102,8 @@ void Executor::train_units(Duration quota, Iteration& iteration,
   bool may_exceed = !iteration.rolled_out || must_train;
   std::vector<TrainingJob*> waiting;  // for pages
   while (TrainingJob* const job = jobs_.next(waiting)) {
-    const Duration predicted = unit_times_.predict(job->next_unit());
+    const UnitKind kind = job->next_unit();
+    const Duration predicted = unit_times_.predict(kind);
     if (!may_exceed && iteration.train_time + predicted > quota) {
       return;
     }
@@ -111,8 +111,15 @@ void Executor::train_units(Duration quota, Iteration& iteration,
     iteration.report.waits_for_pages = false;
     StepBudget budget{options_.train_tokens};
     budget.units = 1;
+    const Duration time_before = iteration.train_time;
+    const std::int64_t units_before = iteration.report.train_units;
     if (!train(*job, budget, iteration)) {
       return;
+    }
+    if (iteration.report.train_units > units_before) {
+      const Duration spent = iteration.train_time - time_before;
+      unit_errors_.add(predicted, spent);
+      unit_times_.add(kind, spent);
     }
     if (iteration.report.waits_for_pages) {
       waiting.push_back(job);
@@ -125,7 +132,6 @@ void Executor::train_units(Duration quota, Iteration& iteration,
 
 // Advances a job. Returns false, and sets `failed_job`, if that fails.
 bool Executor::train(TrainingJob& job, const StepBudget& budget, Iteration& iteration) {
-  const UnitKind kind = job.next_unit();
   const TimePoint start = now();
   auto report = job.advance(budget);
   const TimePoint end = now();
@@ -138,10 +144,6 @@ bool Executor::train(TrainingJob& job, const StepBudget& budget, Iteration& iter
   if (!report.ok()) {
     iteration.failed_job = JobFailure{&job, report.status().with_context("training step")};
     return false;
-  }
-  if (shares_.has_value() && report.value().train_units == 1) {
-    unit_errors_.add(unit_times_.predict(kind), end - start);
-    unit_times_.add(kind, end - start);
   }
   add_training(report.value(), iteration.report);
   return true;

@@ -96,11 +96,10 @@ private:
   UnitTimes unit_times_;
   PredictionErrors rollout_errors_;
   PredictionErrors unit_errors_;
-  std::int64_t num_decoding_ = 0;  // sequences, after the last rollout step
-  std::int64_t read_tokens_ = 0;   // by the last rollout step
-  TimePoint last_end_;             // of the last iteration that had training to do
-  TimePoint last_unit_;            // the end of the last unit
-  bool trained_before_ = false;    // `last_end_` is set
+  std::int64_t num_decoding_ = 0;      // sequences, after the last rollout step
+  std::int64_t read_tokens_ = 0;       // by the last rollout step
+  std::optional<TimePoint> last_end_;  // of the last iteration, if that had training to do
+  TimePoint last_unit_;                // the end of the last unit
 };
 
 }  // namespace tidemill::engines

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/files/file.hpp"
+#include "base/text/time_text.hpp"
 #include "launcher/runs/log_sinks.hpp"
 #include "storage/checkpoint/run_lock.hpp"
 #include "storage/run_files/metrics_line.hpp"
@@ -123,12 +124,7 @@ Result<std::optional<NewRunDirectory>> reserve_directory(const std::filesystem::
 }  // namespace
 
 std::string local_time() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  ::localtime_r(&now, &parts);
-  char text[32];
-  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", &parts);
-  return text;
+  return local_time_text(std::time(nullptr));
 }
 
 Result<NewRunDirectory> make_run_directory(const Schema<configs::RunConfig>& schema,

@@ -2,10 +2,8 @@
 #include "workflows/serve/job_runs.hpp"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
-#include <ctime>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -13,6 +11,7 @@
 
 #include "actors/commit/checkpoint_commits.hpp"
 #include "base/json/json.hpp"
+#include "base/text/time_text.hpp"
 #include "workflows/rl/run_rl.hpp"
 #include "workflows/serve/job_config.hpp"
 #include "workflows/sft/run_sft.hpp"
@@ -45,16 +44,6 @@ Result<std::uint64_t> count_lines(const ReadableFile& file) {
     last = buffer.back();
   }
   return lines + (last != '\n' ? 1 : 0);
-}
-
-// Returns a time as chat templates see it. A run that continues must see the same.
-std::string local_time_of(std::int64_t unix_time) {
-  const auto time = static_cast<std::time_t>(unix_time);
-  std::tm parts{};
-  ::localtime_r(&time, &parts);
-  std::array<char, 32> text{};
-  const std::size_t size = std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%S", &parts);
-  return {text.data(), size};
 }
 
 // Replaces paths of the server's files by the ids that clients know.
@@ -178,7 +167,8 @@ public:
 
 private:
   [[nodiscard]] Result<RunEnded> run();
-  [[nodiscard]] Result<std::string> config_text(const std::filesystem::path& directory);
+  [[nodiscard]] Result<std::string> config_text(const std::filesystem::path& directory,
+                                                const JobInputs& inputs);
   [[nodiscard]] Result<JobInputs> inputs() const;
 
   std::shared_ptr<const JobRunDeps> deps_;
@@ -207,14 +197,14 @@ Result<JobInputs> JobRun::inputs() const {
 
 // Returns the configuration in the directory of the run, which is written when the run first
 // starts.
-Result<std::string> JobRun::config_text(const std::filesystem::path& directory) {
+Result<std::string> JobRun::config_text(const std::filesystem::path& directory,
+                                        const JobInputs& inputs) {
   const std::filesystem::path path = directory / kConfigFile;
   auto written = read_text_file(path, kMaxConfigBytes);
   if (written.ok() || written.status().code() != Errc::kNotFound) {
     return written;
   }
-  TIDEMILL_ASSIGN_OR_RETURN(const JobInputs all, inputs());
-  TIDEMILL_ASSIGN_OR_RETURN(std::string text, job_config(deps_->server, job_.spec, all));
+  TIDEMILL_ASSIGN_OR_RETURN(std::string text, job_config(deps_->server, job_.spec, inputs));
   TIDEMILL_RETURN_IF_ERROR(write_file(deps_->files, path, text));
   return text;
 }
@@ -224,7 +214,8 @@ Result<RunEnded> JobRun::run() {
   TIDEMILL_RETURN_IF_ERROR(make_directory(deps_->files, directory.parent_path()));
   TIDEMILL_RETURN_IF_ERROR(make_directory(deps_->files, directory));
   TIDEMILL_RETURN_IF_ERROR(remove_temporary_files(deps_->files, directory));
-  TIDEMILL_ASSIGN_OR_RETURN(const std::string text, config_text(directory));
+  TIDEMILL_ASSIGN_OR_RETURN(const JobInputs all, inputs());
+  TIDEMILL_ASSIGN_OR_RETURN(const std::string text, config_text(directory, all));
   TIDEMILL_ASSIGN_OR_RETURN(const JobWorkflow workflow, deps_->parse_run(text, job_.id));
   std::error_code ignored;
   const bool exists = std::filesystem::exists(directory / "checkpoints" / "store.json", ignored);
@@ -235,7 +226,6 @@ Result<RunEnded> JobRun::run() {
   const std::shared_ptr<storage::CheckpointStore> store = std::move(opened);
   const auto commits = actors::make_checkpoint_commits(store, directory, text);
   TIDEMILL_ASSIGN_OR_RETURN(const std::optional<actors::RunCommit> last, commits->load());
-  TIDEMILL_ASSIGN_OR_RETURN(const JobInputs all, inputs());
   const storage::JobHyperparameters resolved = resolve(job_.spec, all.num_rows);
   const auto log = [this](const std::string& line) { deps_->log(job_.id + ": " + line); };
   RunEnvironment run{deps_->system,
@@ -244,7 +234,7 @@ Result<RunEnded> JobRun::run() {
                      directory,
                      commits,
                      last.has_value() ? last->weights.version.incarnation + 1 : 0,
-                     local_time_of(job_.created_at),
+                     local_time_text(job_.created_at),  // a run that continues sees the same
                      [this](const actors::StepRecord& record) { progress_.add(record); },
                      [this, resolved](const RunFacts& facts) { progress_.begin(resolved, facts); },
                      log,

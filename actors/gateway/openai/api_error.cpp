@@ -52,4 +52,8 @@ ApiError to_api_error(const Status& status) {
   }
 }
 
+ApiError not_json(const Status& why) {
+  return {400, "the body is not valid JSON: " + why.message()};
+}
+
 }  // namespace tidemill::actors::openai

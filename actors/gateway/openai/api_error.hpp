@@ -39,4 +39,7 @@ using ApiResult = std::variant<T, ApiError>;
 /// `kTimeout`, 500 for `kInternal` and `kStaleVersion`, otherwise 400.
 [[nodiscard]] ApiError to_api_error(const Status& status);
 
+/// Returns the error of a body that `parse_json` refused.
+[[nodiscard]] ApiError not_json(const Status& why);
+
 }  // namespace tidemill::actors::openai

@@ -446,7 +446,7 @@ ApiResult<JobSpec> parse_job(std::string_view body) {
   }
   const auto json = parse_json(body, {.max_depth = kMaxDepth});
   if (!json.ok()) {
-    return ApiError{400, "the body is not valid JSON: " + json.status().message()};
+    return not_json(json.status());
   }
   return JobReader(json.value()).read();
 }

@@ -678,7 +678,7 @@ ApiResult<GenerationCall> parse_generation(GenerationForm form, std::string_view
                                            const ServedModel& model, const std::string& now) {
   const auto json = parse_json(body, {.max_depth = kMaxDepth});
   if (!json.ok()) {
-    return ApiError{400, "the body is not valid JSON: " + json.status().message()};
+    return not_json(json.status());
   }
   return read_generation(form, json.value(), model, now);
 }

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "actors/device/job_views.hpp"
 #include "actors/gateway/openai/generation_call.hpp"
 #include "base/json/fields.hpp"
 #include "base/text/clip.hpp"
@@ -23,10 +24,6 @@ Json entry(const ServedModel& model, const std::string& id, bool is_adapter) {
 
 ApiError refusal(const JsonFields& fields) {
   return {400, fields.status().message(), fields.refused()};
-}
-
-ApiError not_json(const Status& why) {
-  return {400, "the body is not valid JSON: " + why.message()};
 }
 
 }  // namespace
@@ -137,6 +134,8 @@ ApiResult<AdapterRequest> parse_adapter_request(std::string_view body, bool with
   request.path = with_path ? fields.string("lora_path").value_or("") : "";
   if (request.name.empty()) {
     fields.refuse("lora_name", "missing; must be the name of an adapter");
+  } else if (is_private_adapter(request.name)) {
+    fields.refuse("lora_name", "is the name of an adapter of the server");
   }
   if (with_path && request.path.empty()) {
     fields.refuse("lora_path", "missing; must be the directory of an adapter");

@@ -42,6 +42,18 @@ export async function attempt(work) {
 
 // -- API key --------------------------------------------------------------------------------------
 
+byId("main").before(make(
+    "dialog", {id: "key-dialog", "aria-labelledby": "key-title"},
+    make("form", {id: "key-form"},
+         make("h2", {id: "key-title"}, "API key"),
+         make("p", {id: "key-reason"}),
+         make("label", {for: "key-input"}, "Key"),
+         make("input", {id: "key-input", type: "password", autocomplete: "off",
+                        spellcheck: "false"}),
+         make("div", {class: "row"},
+              make("button", {type: "submit", class: "primary"}, "Use the key"),
+              make("button", {type: "button", id: "key-cancel"}, "Cancel")))));
+
 let asking = null;     // requests that fail together ask once
 let declined = false;  // the user has cancelled: polls must not ask again
 

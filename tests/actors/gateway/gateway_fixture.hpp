@@ -119,9 +119,7 @@ protected:
     reply_adapters();
     return id;
   }
-  void reply_adapters() {
-    actors::AdapterList list;
-    list.adapters.push_back({"tuned", PolicyVersion{}, 10, 0});
+  void reply_adapters(actors::AdapterList list = {{{"tuned", PolicyVersion{}, 10, 0}}}) {
     take(fake_->adapter_requests).reply(std::move(list));
     drain();
   }

@@ -154,6 +154,29 @@ TEST_F(GatewayTest, ChangesAdapters) {
             "lora_path");
 }
 
+// The adapters of the rollouts of jobs have names that clients can neither see nor use.
+TEST_F(GatewayTest, HidesTheAdaptersOfJobs) {
+  const ExchangeId list = send(request("GET", "/v1/models"));
+  reply_adapters({{{"\x01job-1", {}, 1, 0}, {"tuned", {}, 1, 0}}});
+  ASSERT_EQ(body(list)["data"].size(), 2U);
+  EXPECT_EQ(body(list)["data"][1]["id"], "tuned");
+  const ExchangeId one = send(request("GET", "/v1/models/%01job-1"));
+  reply_adapters({{{"\x01job-1", {}, 1, 0}}});
+  EXPECT_EQ(sent(one).response.status, 404U);
+  const ExchangeId used = post("/v1/completions", R"({"model": "\u0001job-1", "prompt": "x"})");
+  EXPECT_TRUE(fake_->generations.empty());
+  EXPECT_EQ(sent(used).response.status, 404U);
+  EXPECT_EQ(body(used)["error"]["code"], "model_not_found");
+  for (const char* path : {"/v1/load_lora_adapter", "/v1/unload_lora_adapter"}) {
+    const bool loads = std::string_view(path).find("unload") == std::string_view::npos;
+    const ExchangeId change = post(path, std::string(R"({"lora_name": "\u0001job-1")") +
+                                             (loads ? R"(, "lora_path": "/d"})" : "}"));
+    EXPECT_EQ(sent(change).response.status, 400U) << path;
+    EXPECT_EQ(body(change)["error"]["param"], "lora_name");
+  }
+  EXPECT_TRUE(fake_->adapter_requests.empty());
+}
+
 TEST_F(GatewayTest, ConvertsTextToTokensAndBack) {
   EXPECT_EQ(body(post("/tokenize", R"({"prompt": "ab"})")),
             json::parse(R"({"count": 2, "max_model_len": 64, "tokens": [97, 98]})"));
