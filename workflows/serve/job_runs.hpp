@@ -34,7 +34,7 @@ struct JobRunDeps {
 };
 
 /// Returns the directory of the run of a job: JOBS_PATH/runs/ID. It has the layout of other runs,
-/// so `tidemill show` and `tidemill resume` understand it.
+/// so `tidemill show` reads it.
 [[nodiscard]] std::filesystem::path run_directory(const ServeOptions& server,
                                                   const std::string& job);
 
