@@ -41,28 +41,29 @@ public:
     add("--vocabulary", load_.vocabulary, "Prompts have ids from 10 to below this", 1'000'000);
     add("--seed", load_.seed, "Seed of the prompts; a server that has seen one caches it",
         1'000'000);
+    const auto number = [&app](const char* name, auto& value, const char* help,
+                               const launcher::NumberRange& range) {
+      launcher::accept_numbers(*app.add_option(name, value, help)->capture_default_str(), range);
+    };
+    number("--rate", arrivals_.rate,
+           "Requests per second that arrive whatever becomes of earlier ones; 0: use streams",
+           {0.0F, false, 1e4F});
+    number("--cv", arrivals_.cv, "Coefficient of variation of the times between arrivals",
+           {0.0F, true, 100.0F});
+    number("--seconds", arrivals_.seconds, "Requests arrive until then", {0.0F, true, 1e5F});
+    number("--length-sigma", arrivals_.length_sigma,
+           "Standard deviation of the logarithm of both lengths, which are then medians",
+           {0.0F, false, 3.0F});
+    number("--ttft", ttft_goal_s_, "Goal for the first token, in seconds", {0.0F, true, 1e4F});
+    number("--tpot", tpot_goal_s_, "Goal for each further token, in seconds", {0.0F, true, 1e4F});
+    app.add_option("--members", load_.members,
+                   R"(JSON members that each request gets too, such as "top_k":20)");
     app.add_flag("--health", health_, "Also measure how long /health takes");
   }
 
   [[nodiscard]] Status run(launcher::Session& session) override {
-    TIDEMILL_ASSIGN_OR_RETURN(const TrafficTimes times, run_traffic(load_));
-    std::vector<double> first;
-    std::vector<double> per_token;
-    for (const ResponseTimes& one : times.responses) {
-      first.push_back(one.first_token_s);
-      per_token.push_back((one.last_token_s - one.first_token_s) /
-                          static_cast<double>(std::max<std::int64_t>(1, load_.new_tokens - 1)));
-    }
-    std::sort(first.begin(), first.end());
-    std::sort(per_token.begin(), per_token.end());
-    Json::Object line{{"figure", "serve_" + std::to_string(load_.streams)},
-                      {"value", static_cast<double>(times.new_tokens) / times.seconds},
-                      {"unit", "tok/s"},
-                      {"ttft_p50_s", quantile_of(first, 0.5)},
-                      {"ttft_p99_s", quantile_of(first, 0.99)},
-                      {"tpot_p50_s", quantile_of(per_token, 0.5)},
-                      {"tpot_p99_s", quantile_of(per_token, 0.99)},
-                      {"responses", static_cast<std::int64_t>(times.responses.size())}};
+    TIDEMILL_ASSIGN_OR_RETURN(const TrafficTimes times, measure());
+    Json::Object line = row_of(times);
     if (health_) {
       TIDEMILL_ASSIGN_OR_RETURN(const std::vector<double> health,
                                 time_requests(load_, "/health", kHealthRequests));
@@ -75,6 +76,54 @@ public:
 
 private:
   static constexpr int kHealthRequests = 2000;
+
+  [[nodiscard]] bool arrives() const noexcept { return arrivals_.rate > 0.0; }
+
+  [[nodiscard]] Result<TrafficTimes> measure() {
+    if (!arrives()) {
+      return run_traffic(load_);
+    }
+    arrivals_.prompt_tokens = load_.prompt_tokens;
+    arrivals_.new_tokens = load_.new_tokens;
+    arrivals_.seed = load_.seed;
+    return run_arrivals(load_, plan_arrivals(arrivals_));
+  }
+
+  [[nodiscard]] Json::Object row_of(const TrafficTimes& times) const {
+    std::vector<double> first;
+    std::vector<double> per_token;
+    std::vector<double> gaps;
+    std::int64_t in_time = 0;
+    for (const ResponseTimes& one : times.responses) {
+      first.push_back(one.first_token_s);
+      per_token.push_back(one.per_token_s());
+      gaps.push_back(one.longest_gap_s);
+      in_time += one.first_token_s <= ttft_goal_s_ && one.per_token_s() <= tpot_goal_s_ ? 1 : 0;
+    }
+    for (std::vector<double>* values : {&first, &per_token, &gaps}) {
+      std::sort(values->begin(), values->end());
+    }
+    const std::size_t sent = times.responses.size() + times.failures.size();
+    Json::Object line{
+        {"figure", arrives() ? "serve_trace" : "serve_" + std::to_string(load_.streams)},
+        {"value", static_cast<double>(times.new_tokens()) / times.seconds},
+        {"unit", "tok/s"},
+        {"ttft_p50_s", quantile_of(first, 0.5)},
+        {"ttft_p99_s", quantile_of(first, 0.99)},
+        {"tpot_p50_s", quantile_of(per_token, 0.5)},
+        {"tpot_p99_s", quantile_of(per_token, 0.99)},
+        {"longest_gap_p50_s", quantile_of(gaps, 0.5)},
+        {"longest_gap_p99_s", quantile_of(gaps, 0.99)},
+        {"responses", static_cast<std::int64_t>(times.responses.size())},
+        {"failures", static_cast<std::int64_t>(times.failures.size())},
+        {"in_time",
+         static_cast<double>(in_time) / static_cast<double>(std::max<std::size_t>(1, sent))},
+        {"seconds", times.seconds}};
+    if (!times.failures.empty()) {
+      line.push_back({"first_failure", times.failures.front().message()});
+    }
+    return line;
+  }
 
   static void print(const Json::Object& line, launcher::Session& session) {
     if (session.form == launcher::OutputForm::kJson) {
@@ -92,6 +141,9 @@ private:
   }
 
   TrafficOptions load_;
+  ArrivalOptions arrivals_{.rate = 0.0};
+  double ttft_goal_s_ = 2.0;
+  double tpot_goal_s_ = 0.1;
   bool health_ = false;
 };
 

@@ -51,16 +51,17 @@ Status request(HttpClient& client, const std::string& path, const std::string& b
   return {};
 }
 
-std::string request_body(const TrafficOptions& options, RandomStream& random) {
+std::string request_body(const TrafficOptions& options, const PlannedRequest& planned,
+                         RandomStream& random) {
   std::string ids;
-  for (std::int64_t i = 0; i < options.prompt_tokens; ++i) {
+  for (std::int64_t i = 0; i < planned.prompt_tokens; ++i) {
     const std::uint64_t id = 10 + random.below(static_cast<std::uint64_t>(options.vocabulary - 10));
     ids += (i > 0 ? "," : "") + std::to_string(id);
   }
   return R"({"model":")" + options.model + R"(","prompt":[)" + ids + R"(],"max_tokens":)" +
-         std::to_string(options.new_tokens) +
-         R"(,"temperature":1,"ignore_eos":true,"stream":true,)" +
-         R"("stream_options":{"include_usage":true}})";
+         std::to_string(planned.new_tokens) + R"(,"temperature":1,"ignore_eos":true,)" +
+         options.members + (options.members.empty() ? "" : ",") +
+         R"("stream":true,"stream_options":{"include_usage":true}})";
 }
 
 // Returns the number after the last `name` in `text`, or -1.
@@ -73,39 +74,77 @@ std::int64_t last_number(const std::string& text, const std::string& name) {
   return number;
 }
 
+// Notes when the events of a stream arrive.
+class EventTimes {
+public:
+  void add(std::string_view part, double now) {
+    text_ += part;
+    // A mark may be cut into two parts.
+    for (std::size_t found = 0; (found = text_.find(kEvent, scanned_)) != std::string::npos;) {
+      scanned_ = found + kEvent.size();
+      if (last_event_s_ > 0.0) {
+        times_.longest_gap_s = std::max(times_.longest_gap_s, now - last_event_s_);
+      }
+      times_.first_token_s = times_.first_token_s > 0.0 ? times_.first_token_s : now;
+      last_event_s_ = now;
+    }
+    if (times_.last_token_s == 0.0 && text_.find(kEnd, scanned_) != std::string::npos) {
+      times_.last_token_s = now;
+    }
+  }
+
+  [[nodiscard]] const std::string& text() const noexcept { return text_; }
+  [[nodiscard]] ResponseTimes times() const noexcept { return times_; }
+
+private:
+  static constexpr std::string_view kEvent = "data: {";
+  static constexpr std::string_view kEnd = "data: [DONE]";
+  std::string text_;
+  std::size_t scanned_ = 0;
+  double last_event_s_ = 0.0;
+  ResponseTimes times_;
+};
+
+Result<ResponseTimes> complete(const TrafficOptions& options, const PlannedRequest& planned,
+                               RandomStream& random) {
+  const std::string body = request_body(options, planned, random);
+  const auto start = SteadyClock::now();
+  // A new connection each time, because some servers close theirs after a stream.
+  HttpClient client({options.host, options.port, ""});
+  EventTimes events;
+  TIDEMILL_RETURN_IF_ERROR(request(client, "/v1/completions", body, [&](std::string_view part) {
+    events.add(part, elapsed_since(start));
+  }));
+  ResponseTimes times = events.times();
+  times.new_tokens = last_number(events.text(), "\"completion_tokens\":");
+  if (times.new_tokens != planned.new_tokens || times.last_token_s == 0.0) {
+    return failed(client, "returned " + std::to_string(times.new_tokens) + " tokens instead of " +
+                              std::to_string(planned.new_tokens) + ": " +
+                              clipped(events.text(), kMaxShownBytes));
+  }
+  return times;
+}
+
 // Sends the requests of stream `index`.
 Status run_stream(const TrafficOptions& options, int index, std::vector<ResponseTimes>& times) {
   RandomStream random(options.seed, static_cast<std::uint64_t>(index));
+  const PlannedRequest planned{0.0, options.prompt_tokens, options.new_tokens};
   for (int i = 0; i < options.requests; ++i) {
-    const std::string body = request_body(options, random);
-    const auto start = SteadyClock::now();
-    ResponseTimes response;
-    // A new connection each time, because some servers close theirs after a stream.
-    HttpClient client({options.host, options.port, ""});
-    std::string received;
-    TIDEMILL_RETURN_IF_ERROR(request(client, "/v1/completions", body, [&](std::string_view part) {
-      const auto note = [&](double& time, std::string_view mark) {
-        const std::size_t seen = std::max(received.size() - part.size(), mark.size()) - mark.size();
-        if (time == 0.0 && received.find(mark, seen) != std::string::npos) {
-          time = elapsed_since(start);
-        }
-      };
-      received += part;
-      note(response.first_token_s, "data: {");
-      note(response.last_token_s, "data: [DONE]");
-    }));
-    const std::int64_t count = last_number(received, "\"completion_tokens\":");
-    if (count != options.new_tokens || response.last_token_s == 0.0) {
-      return failed(client, "returned " + std::to_string(count) + " tokens instead of " +
-                                std::to_string(options.new_tokens) + ": " +
-                                clipped(received, kMaxShownBytes));
-    }
+    TIDEMILL_ASSIGN_OR_RETURN(const ResponseTimes response, complete(options, planned, random));
     times.push_back(response);
   }
   return {};
 }
 
 }  // namespace
+
+std::int64_t TrafficTimes::new_tokens() const noexcept {
+  std::int64_t sum = 0;
+  for (const ResponseTimes& response : responses) {
+    sum += response.new_tokens;
+  }
+  return sum;
+}
 
 Result<TrafficTimes> run_traffic(const TrafficOptions& options) {
   const auto count = static_cast<std::size_t>(options.streams);
@@ -126,7 +165,34 @@ Result<TrafficTimes> run_traffic(const TrafficOptions& options) {
     TIDEMILL_RETURN_IF_ERROR(statuses[i]);
     all.responses.insert(all.responses.end(), times[i].begin(), times[i].end());
   }
-  all.new_tokens = static_cast<std::int64_t>(all.responses.size()) * options.new_tokens;
+  return all;
+}
+
+TrafficTimes run_arrivals(const TrafficOptions& options,
+                          const std::vector<PlannedRequest>& requests) {
+  std::vector<Result<ResponseTimes>> outcomes(requests.size(), ResponseTimes());
+  std::vector<std::thread> threads;
+  const auto start = SteadyClock::now();
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    std::this_thread::sleep_until(start + std::chrono::duration_cast<SteadyClock::duration>(
+                                              std::chrono::duration<double>(requests[i].start_s)));
+    threads.emplace_back([&, i] {
+      RandomStream random(options.seed, i);
+      outcomes[i] = complete(options, requests[i], random);
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  TrafficTimes all;
+  all.seconds = elapsed_since(start);
+  for (const Result<ResponseTimes>& outcome : outcomes) {
+    if (outcome.ok()) {
+      all.responses.push_back(outcome.value());
+    } else {
+      all.failures.push_back(outcome.status());
+    }
+  }
   return all;
 }
 

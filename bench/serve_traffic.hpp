@@ -7,14 +7,16 @@
 #include <vector>
 
 #include "base/result.hpp"
+#include "bench/serve_arrivals.hpp"
 
 namespace tidemill::bench {
 
-/// The load: each stream sends one request after another.
+/// The server, and a load of streams, each of which sends one request after another.
 struct TrafficOptions {
   std::string host = "127.0.0.1";
   std::uint16_t port = 8000;
   std::string model;
+  std::string members;  // added to each request: `"top_k":20,"min_p":0.1`
   int streams = 1;
   int requests = 4;  // of each stream
   std::int64_t prompt_tokens = 64;
@@ -27,20 +29,37 @@ struct TrafficOptions {
 /// When a response arrived, counted from just before its connection was opened.
 struct ResponseTimes {
   double first_token_s = 0.0;
-  double last_token_s = 0.0;  // until the end mark
+  double last_token_s = 0.0;   // until the end mark
+  double longest_gap_s = 0.0;  // between two events with tokens
+  std::int64_t new_tokens = 0;
+
+  /// Returns the time of a token after the first.
+  [[nodiscard]] double per_token_s() const noexcept {
+    return new_tokens > 1 ? (last_token_s - first_token_s) / static_cast<double>(new_tokens - 1)
+                          : 0.0;
+  }
 };
 
 /// The responses of all streams.
 struct TrafficTimes {
   std::vector<ResponseTimes> responses;
   double seconds = 0.0;  // until the last response had ended
-  std::int64_t new_tokens = 0;
+  std::vector<Status> failures;
+
+  [[nodiscard]] std::int64_t new_tokens() const noexcept;
 };
 
-/// Applies the load and returns once all responses have ended. Starts a thread for each stream.
+/// Applies the load of streams and returns once all responses have ended. Starts a thread for each
+/// stream.
 /// Errors: `kUnavailable` naming the address, if the server refuses a request, sends nothing for a
 /// minute, or returns another number of tokens than it was asked for.
 [[nodiscard]] Result<TrafficTimes> run_traffic(const TrafficOptions& options);
+
+/// Sends each request at its time, whether or not earlier ones have been answered, and returns once
+/// all have ended. Starts a thread for each request. `failures` tells which failed, with the errors
+/// of `run_traffic`. `streams`, `requests` and the lengths of `options` do not apply.
+[[nodiscard]] TrafficTimes run_arrivals(const TrafficOptions& options,
+                                        const std::vector<PlannedRequest>& requests);
 
 /// Measures how long `count` requests for `path` take, one after another on one connection.
 /// Returns the times in ascending order. Units: seconds. Errors: as `run_traffic`.
