@@ -55,6 +55,7 @@ constexpr std::array kCommonFields = std::to_array<FieldRule>({
     {"logit_bias"},
     {"logprobs"},
     {"max_tokens"},
+    {"response_format"},
     {"user", FieldUse::kNoEffect, kIdentity},
 });
 
@@ -63,14 +64,12 @@ constexpr std::array kCompletionFields = std::to_array<FieldRule>({
     {"echo"},
     {"best_of"},
     {"suffix", FieldUse::kRefused, "text cannot be inserted before a suffix"},
-    {"response_format", FieldUse::kRefused, "only chat completions have it"},
 });
 
 constexpr std::array kChatFields = std::to_array<FieldRule>({
     {"messages"},
     {"top_logprobs"},
     {"max_completion_tokens"},
-    {"response_format"},
     {"add_generation_prompt"},
     {"continue_final_message"},
     {"chat_template_kwargs"},
@@ -173,8 +172,7 @@ private:
   }
 
   void read_format() {
-    const Json* format =
-        call_.form == GenerationForm::kChat ? fields_.find("response_format") : nullptr;
+    const Json* format = fields_.find("response_format");
     if (format == nullptr || !fields_.status().ok()) {
       return;
     }

@@ -201,8 +201,6 @@ TEST_F(GenerationCallTest, NamesTheOffendingField) {
   EXPECT_EQ(refused_chat(R"(, "tools": [{"type": "function"}])").param, "tools[0]");
   EXPECT_EQ(refused_chat(R"(, "tool_choice": "required")").message, "tool_choice: needs tools");
   EXPECT_EQ(refused_chat(R"(, "functions": [])").param, "functions");
-  EXPECT_EQ(refused_completion(R"(, "response_format": {"type": "json_object"})").param,
-            "response_format");
   EXPECT_EQ(refused_chat(R"(, "max_completion_tokens": 4, "max_tokens": 5)").param, "max_tokens");
 }
 
@@ -236,6 +234,9 @@ TEST_F(GenerationCallTest, ConstrainsTheFormat) {
   EXPECT_FALSE(permits(schema, R"({})"));
   EXPECT_EQ(chat(format).settings.constraint.constraint, schema.settings.constraint.constraint)
       << "is compiled once";
+  const GenerationCall completed = completion(R"(, "prompt": "ab")" + format);
+  EXPECT_TRUE(permits(completed, R"({"a":1})"));
+  EXPECT_FALSE(permits(completed, "ab"));
   const std::string tools = R"(, "tools": [{"type": "function", "function": {"name": "add"}}])";
   EXPECT_TRUE(chat(format + tools + R"(, "tool_choice": "none")").settings.constraint.is_set);
 }
