@@ -8,6 +8,7 @@ Usage: hf_bench.py MODEL WHAT [options]     MODEL is a directory of make_model.p
   decode       tokens per second, --sequences in one batch, after prompts of --prompt
   lora_step    tokens per second of forward, backward and AdamW: rank 16, alpha 32, all linear
                layers, --batch sequences of --tokens
+  lora_loop    lora_step for --seconds; prints when each step ended
   full_step    the same for all parameters
   logits       writes f32 (tokens, vocabulary) of --ids to --output; times nothing
   first_token  prints the first greedy token; the caller measures the time
@@ -149,8 +150,9 @@ def with_adapter(model: PreTrainedModel, args: argparse.Namespace) -> torch.nn.M
     return get_peft_model(model, adapter, autocast_adapter_dtype=args.adapter_dtype == "f32")
 
 
-def train_steps(model: torch.nn.Module, args: argparse.Namespace) -> dict:
-    """Times optimizer steps of the parameters that require gradients."""
+def made_step(model: torch.nn.Module, args: argparse.Namespace) -> Callable[[], float]:
+    """Returns a function that does an optimizer step of the parameters that require gradients and
+    returns its loss."""
     model.train()
     if args.checkpoint:
         model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -158,19 +160,31 @@ def train_steps(model: torch.nn.Module, args: argparse.Namespace) -> dict:
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=True)
     ids = made_ids(model.config.vocab_size, args.tokens, args.batch)
-    loaded = resident()
-    runs, losses = [], []
-    for _ in range(args.repeat + 1):
-        start = time.perf_counter()
+
+    def step() -> float:
         loss = forward(input_ids=ids, labels=ids, use_cache=False).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        losses.append(loss.item())
-        runs.append(ids.numel() / (time.perf_counter() - start))
+        return loss.item()
+
+    return step
+
+
+def train_steps(model: torch.nn.Module, args: argparse.Namespace) -> dict:
+    """Times optimizer steps."""
+    step = made_step(model, args)
+    loaded = resident()
+    runs, losses = [], []
+    for _ in range(args.repeat + 1):
+        start = time.perf_counter()
+        losses.append(step())
+        runs.append(args.batch * args.tokens / (time.perf_counter() - start))
     result = {"unit": "tok/s", "runs": runs[1:], "losses": losses, "rss_before_steps": loaded,
-              "peak_rss_bytes": peak_rss(), "trained": sum(p.numel() for p in trained)}
+              "peak_rss_bytes": peak_rss(),
+              "trained": sum(p.numel() for p in model.parameters() if p.requires_grad)}
     if not args.compile and not args.checkpoint:
+        ids = made_ids(model.config.vocab_size, args.tokens, args.batch)
         with counting_activations(model) as kept:
             model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
         result["activation_bytes"] = sum(kept.values())
@@ -181,11 +195,23 @@ def lora_step(args: argparse.Namespace) -> dict:
     return train_steps(with_adapter(load(args), args), args)
 
 
+def lora_loop(args: argparse.Namespace) -> dict:
+    """Trains for `--seconds`. Prints the tokens of each step and when it ended, by the clock of the
+    whole machine (CLOCK_MONOTONIC)."""
+    step = made_step(with_adapter(load(args), args), args)
+    end = time.monotonic() + args.seconds
+    while time.monotonic() < end:
+        step()
+        print(json.dumps({"tokens": args.batch * args.tokens, "ended_s": time.monotonic()}),
+              flush=True)
+    return {}
+
+
 def full_step(args: argparse.Namespace) -> dict:
     return train_steps(load(args), args)
 
 
-WHAT = {f.__name__: f for f in (prefill, decode, first_token, logits, lora_step, full_step)}
+WHAT = {f.__name__: f for f in (prefill, decode, first_token, logits, lora_step, lora_loop, full_step)}
 
 
 def parse() -> argparse.Namespace:
@@ -203,7 +229,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--ids", type=lambda text: [int(part) for part in text.split(",")])
     parser.add_argument("--output", type=pathlib.Path)
     for name, value in (("threads", 1), ("tokens", 64), ("prompt", 64), ("sequences", 1),
-                        ("batch", 1), ("repeat", 3)):
+                        ("batch", 1), ("repeat", 3), ("seconds", 3600)):
         parser.add_argument(f"--{name}", type=int, default=value)
     return parser.parse_args()
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sets up the peers in a work folder, at the versions of versions.toml.
 
-  WORK/llama.cpp/   libllama, built from source with native flags
+  WORK/llama.cpp/   libllama and llama-server, built from source with native flags
   WORK/llama_bench  the program of this folder that measures llama.cpp
   WORK/venv/        PyTorch, Transformers, PEFT and TRL
 
@@ -55,12 +55,12 @@ def fetch(pins: dict, into: pathlib.Path) -> pathlib.Path:
 
 
 def set_up_llama(pins: dict, work: pathlib.Path, jobs: int) -> None:
-    """Builds libllama and llama_bench."""
+    """Builds libllama, llama-server and llama_bench."""
     stamp, build = work / "llama.json", work / "llama.cpp"
     source = fetch(pins, work)
     if not is_done(stamp, pins):
         run("cmake", "-S", source, "-B", build, *pins["cmake"])
-        run("cmake", "--build", build, f"-j{jobs}", "--target", "llama")
+        run("cmake", "--build", build, f"-j{jobs}", "--target", "llama", "llama-server")
         stamp.write_text(json.dumps(pins))
     libraries = [build / name for name in LINKED]
     run("g++", "-std=c++20", "-O2", "-Wall", "-Wextra", "-I", source / "include",
