@@ -40,6 +40,30 @@ std::int64_t run_units(TrainingJob& job) {
   return units;
 }
 
+// Runs the work of `job` one unit at a time. Returns what the job says about each unit before it.
+std::vector<UnitKind> kinds_of_work(TrainingJob& job) {
+  StepBudget one;
+  one.units = 1;
+  std::vector<UnitKind> kinds;
+  while (job.has_work()) {
+    kinds.push_back(job.next_unit());
+    const auto report = job.advance(one);
+    EXPECT_TRUE(report.ok()) << report.status().to_string();
+  }
+  return kinds;
+}
+
+// Returns the stages of units that follow each other, each once.
+std::vector<UnitStage> stages_of(const std::vector<UnitKind>& kinds) {
+  std::vector<UnitStage> stages;
+  for (const UnitKind& kind : kinds) {
+    if (stages.empty() || stages.back() != kind.stage) {
+      stages.push_back(kind.stage);
+    }
+  }
+  return stages;
+}
+
 // A tied model whose table takes two units.
 class JobUnitsTest : public ::testing::TestWithParam<DType> {
 protected:
@@ -113,6 +137,36 @@ protected:
   std::int64_t parts_ = 0;     // of all tensors
   std::int64_t table_ = 0;     // elements
 };
+
+// The time of a unit is predicted from its description.
+TEST_P(JobUnitsTest, TheNextUnitIsDescribedBeforeItRuns) {
+  const auto runtime = open();
+  TrainingJob& job = *runtime->policy_job();
+  WeightedLoss loss;
+  ASSERT_TRUE(begin(job, batch(1), &loss).ok());
+  const std::vector<UnitKind> first = kinds_of_work(job);
+  using enum UnitStage;
+  EXPECT_EQ(stages_of(first), (std::vector{kForward, kHead, kLoss, kHeadBackward, kBackward}));
+  const std::int64_t rows = 5 + 6 + 7;  // the last token of a sequence is only a target
+  for (const UnitKind& kind : first) {
+    EXPECT_LE(kind.rows, rows);
+    EXPECT_LE(kind.span, rows);
+  }
+  EXPECT_EQ(std::ranges::count(first, UnitKind{kLoss, 0, rows, 0}), 1);
+
+  ASSERT_TRUE(begin(job, batch(2), &loss).ok());
+  EXPECT_EQ(kinds_of_work(job), first) << "of a batch of the same lengths";
+
+  ASSERT_TRUE(job.optim_step().ok());
+  EXPECT_EQ(stages_of(kinds_of_work(job)), (std::vector{kOptimizer, kWeights}));
+  ASSERT_TRUE(job.save({0, 0, 1}).ok());
+  const std::vector<UnitKind> saving = kinds_of_work(job);
+  EXPECT_EQ(stages_of(saving), std::vector{kWeights});
+  ASSERT_TRUE(job.capture().ok());
+  const std::vector<UnitKind> capturing = kinds_of_work(job);
+  EXPECT_EQ(stages_of(capturing), std::vector{kWeights});
+  EXPECT_NE(saving.front(), capturing.front());
+}
 
 TEST_P(JobUnitsTest, ASnapshotIsCopiedAndDigestedInParts) {
   const auto runtime = open();
