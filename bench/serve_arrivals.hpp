@@ -9,8 +9,10 @@ namespace tidemill::bench {
 
 /// A load of requests that arrive whether or not earlier ones have been answered.
 struct ArrivalOptions {
-  double rate = 1.0;                // requests per second
-  double cv = 1.0;                  // coefficient of variation of the time between arrivals
+  double rate = 1.0;  // requests per second
+  /// Coefficient of variation of the time between arrivals. 1: Poisson arrivals. The `--burstiness`
+  /// of vLLM's benchmark is 1 / cv^2.
+  double cv = 1.0;
   double seconds = 60.0;            // requests arrive until then
   std::int64_t prompt_tokens = 64;  // median
   std::int64_t new_tokens = 64;     // median
@@ -27,7 +29,7 @@ struct PlannedRequest {
 };
 
 /// Returns the requests in the order of their arrival. The times between them follow a gamma
-/// distribution, the lengths a log-normal one that ends at four times the median. Equal options
+/// distribution, the lengths a log-normal one, clamped to [1, four times the median]. Equal options
 /// give equal requests.
 [[nodiscard]] std::vector<PlannedRequest> plan_arrivals(const ArrivalOptions& options);
 

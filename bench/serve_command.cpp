@@ -34,7 +34,8 @@ public:
       launcher::accept_integers(*app.add_option(name, value, help)->capture_default_str(),
                                 {1, max});
     };
-    add("--streams", load_.streams, "Streams, each with one request at a time", 1024);
+    add("--streams", load_.streams, "Streams, each with one request at a time: the concurrency",
+        1024);
     add("--requests", load_.requests, "Requests of each stream", 1'000'000);
     add("--prompt-tokens", load_.prompt_tokens, "Length of a prompt", 1'000'000);
     add("--new-tokens", load_.new_tokens, "Length of a response", 1'000'000);
@@ -54,9 +55,12 @@ public:
     number("--length-sigma", arrivals_.length_sigma,
            "Standard deviation of the logarithm of both lengths, which are then medians",
            {0.0F, false, 3.0F});
+    for (const char* name : {"--cv", "--seconds", "--length-sigma"}) {
+      app.get_option(name)->needs("--rate");
+    }
     number("--ttft", ttft_goal_s_, "Goal for the first token, in seconds", {0.0F, true, 1e4F});
     number("--tpot", tpot_goal_s_, "Goal for each further token, in seconds", {0.0F, true, 1e4F});
-    app.add_option("--members", load_.members,
+    app.add_option("--extra-body", load_.extra_body,
                    R"(JSON members that each request gets too, such as "top_k":20)");
     app.add_flag("--health", health_, "Also measure how long /health takes");
   }
@@ -93,31 +97,31 @@ private:
     std::vector<double> first;
     std::vector<double> per_token;
     std::vector<double> gaps;
-    std::int64_t in_time = 0;
+    std::int64_t good = 0;
     for (const ResponseTimes& one : times.responses) {
-      first.push_back(one.first_token_s);
-      per_token.push_back(one.per_token_s());
-      gaps.push_back(one.longest_gap_s);
-      in_time += one.first_token_s <= ttft_goal_s_ && one.per_token_s() <= tpot_goal_s_ ? 1 : 0;
+      first.push_back(one.ttft_s);
+      per_token.push_back(one.tpot_s());
+      gaps.push_back(one.max_gap_s);
+      good += one.ttft_s <= ttft_goal_s_ && one.tpot_s() <= tpot_goal_s_ ? 1 : 0;
     }
     for (std::vector<double>* values : {&first, &per_token, &gaps}) {
       std::sort(values->begin(), values->end());
     }
     const std::size_t sent = times.responses.size() + times.failures.size();
     Json::Object line{
-        {"figure", arrives() ? "serve_trace" : "serve_" + std::to_string(load_.streams)},
+        {"figure", arrives() ? "serve_bursty" : "serve_" + std::to_string(load_.streams)},
         {"value", static_cast<double>(times.new_tokens()) / times.seconds},
         {"unit", "tok/s"},
         {"ttft_p50_s", quantile_of(first, 0.5)},
         {"ttft_p99_s", quantile_of(first, 0.99)},
         {"tpot_p50_s", quantile_of(per_token, 0.5)},
         {"tpot_p99_s", quantile_of(per_token, 0.99)},
-        {"longest_gap_p50_s", quantile_of(gaps, 0.5)},
-        {"longest_gap_p99_s", quantile_of(gaps, 0.99)},
+        {"max_gap_p50_s", quantile_of(gaps, 0.5)},
+        {"max_gap_p99_s", quantile_of(gaps, 0.99)},
         {"responses", static_cast<std::int64_t>(times.responses.size())},
         {"failures", static_cast<std::int64_t>(times.failures.size())},
-        {"in_time",
-         static_cast<double>(in_time) / static_cast<double>(std::max<std::size_t>(1, sent))},
+        {"goodput",
+         static_cast<double>(good) / static_cast<double>(std::max<std::size_t>(1, sent))},
         {"seconds", times.seconds}};
     if (!times.failures.empty()) {
       line.push_back({"first_failure", times.failures.front().message()});

@@ -60,7 +60,7 @@ std::string request_body(const TrafficOptions& options, const PlannedRequest& pl
   }
   return R"({"model":")" + options.model + R"(","prompt":[)" + ids + R"(],"max_tokens":)" +
          std::to_string(planned.new_tokens) + R"(,"temperature":1,"ignore_eos":true,)" +
-         options.members + (options.members.empty() ? "" : ",") +
+         options.extra_body + (options.extra_body.empty() ? "" : ",") +
          R"("stream":true,"stream_options":{"include_usage":true}})";
 }
 
@@ -83,13 +83,13 @@ public:
     for (std::size_t found = 0; (found = text_.find(kEvent, scanned_)) != std::string::npos;) {
       scanned_ = found + kEvent.size();
       if (last_event_s_ > 0.0) {
-        times_.longest_gap_s = std::max(times_.longest_gap_s, now - last_event_s_);
+        times_.max_gap_s = std::max(times_.max_gap_s, now - last_event_s_);
       }
-      times_.first_token_s = times_.first_token_s > 0.0 ? times_.first_token_s : now;
+      times_.ttft_s = times_.ttft_s > 0.0 ? times_.ttft_s : now;
       last_event_s_ = now;
     }
-    if (times_.last_token_s == 0.0 && text_.find(kEnd, scanned_) != std::string::npos) {
-      times_.last_token_s = now;
+    if (times_.done_s == 0.0 && text_.find(kEnd, scanned_) != std::string::npos) {
+      times_.done_s = now;
     }
   }
 
@@ -117,7 +117,7 @@ Result<ResponseTimes> complete(const TrafficOptions& options, const PlannedReque
   }));
   ResponseTimes times = events.times();
   times.new_tokens = last_number(events.text(), "\"completion_tokens\":");
-  if (times.new_tokens != planned.new_tokens || times.last_token_s == 0.0) {
+  if (times.new_tokens != planned.new_tokens || times.done_s == 0.0) {
     return failed(client, "returned " + std::to_string(times.new_tokens) + " tokens instead of " +
                               std::to_string(planned.new_tokens) + ": " +
                               clipped(events.text(), kMaxShownBytes));

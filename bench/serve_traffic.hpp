@@ -16,7 +16,7 @@ struct TrafficOptions {
   std::string host = "127.0.0.1";
   std::uint16_t port = 8000;
   std::string model;
-  std::string members;  // added to each request: `"top_k":20,"min_p":0.1`
+  std::string extra_body;  // JSON members of each request: `"top_k":20,"min_p":0.1`
   int streams = 1;
   int requests = 4;  // of each stream
   std::int64_t prompt_tokens = 64;
@@ -26,17 +26,17 @@ struct TrafficOptions {
   std::uint64_t seed = 1;
 };
 
-/// When a response arrived, counted from just before its connection was opened.
+/// When a streamed response arrived, counted from just before its connection was opened. Times are
+/// those of server-sent events; a server may put several tokens into one.
 struct ResponseTimes {
-  double first_token_s = 0.0;
-  double last_token_s = 0.0;   // until the end mark
-  double longest_gap_s = 0.0;  // between two events with tokens
+  double ttft_s = 0.0;     // until the first event
+  double done_s = 0.0;     // until `data: [DONE]`
+  double max_gap_s = 0.0;  // between two events; those received together have no gap
   std::int64_t new_tokens = 0;
 
-  /// Returns the time of a token after the first.
-  [[nodiscard]] double per_token_s() const noexcept {
-    return new_tokens > 1 ? (last_token_s - first_token_s) / static_cast<double>(new_tokens - 1)
-                          : 0.0;
+  /// Returns the mean time of a token after the first (TPOT).
+  [[nodiscard]] double tpot_s() const noexcept {
+    return new_tokens > 1 ? (done_s - ttft_s) / static_cast<double>(new_tokens - 1) : 0.0;
   }
 };
 
@@ -66,7 +66,7 @@ struct TrafficTimes {
 [[nodiscard]] Result<std::vector<double>> time_requests(const TrafficOptions& options,
                                                         const std::string& path, int count);
 
-/// Returns a quantile by nearest rank, or 0 if there are no values.
+/// Returns the value at the index round(`quantile` * (n - 1)) of n values, or 0 if there are none.
 /// Requires ascending values and a quantile in [0, 1].
 [[nodiscard]] double quantile_of(const std::vector<double>& values, double quantile);
 

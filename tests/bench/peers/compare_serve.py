@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares `tidemill serve` with its peers on this machine, over HTTP. Their runs are interleaved.
+"""Compares `tidemill serve` with its peers on this machine, over HTTP.
 
 Usage: compare_serve.py --tidemill PROGRAM [--work DIR] [--figure NAME ...] [--preset NAME]
                         [--rounds N] [--seconds S]
 
-The peers are llama-server and, for finetuning beside it, HF + PEFT. Servers, trainers and the client
-(`tidemill-bench serve`) share all cores of this process. Prompts have 128 tokens and responses 128,
-those of co-serving 64; weights, keys and values are bf16 (llama-server: keys and values f16). Each
-figure prints a JSON object for each of its rows. `ratio` is the median over the rounds; the ratio of
-a round compares runs that followed each other.
+The peers are llama-server and, for fine-tuning beside it, HF + PEFT. Servers, trainers and the
+client (`tidemill-bench serve`) share all cores of this process; only in the mode `split` of
+coserve_peers, server and trainer have one each. Prompts have 128 tokens and responses 128, those of
+co-serving 64; weights, keys and values are bf16 (llama-server: keys and values f16).
+
+Each figure prints a JSON object for each of its rows. A round runs one side after the other, and
+`ratio` is the median of the ratios of the rounds. Exceptions: serve_bursty searches the highest rate
+of one side, then of the other, and coserve_burst is a ratio of medians.
 """
 import argparse
 import json
@@ -99,7 +102,7 @@ class Comparison:
 
     def http_overhead(self) -> Iterator[Row]:
         """The rollout figure of the engine, as 32 streams over HTTP; and /health."""
-        load = Load.streams(32, 1, 64, 256, "--members", '"top_p":0.95', "--health")
+        load = Load.streams(32, 1, 64, 256, "--extra-body", '"top_p":0.95', "--health")
         ratios, health, foreign = [], [], 0.0
         for _ in range(self.rounds):
             with Tidemill(self.work, self.preset, self.cores, 32, SLOT) as server:
@@ -145,7 +148,7 @@ class Comparison:
     def schema_overhead(self) -> Iterator[Row]:
         """16 streams whose responses satisfy a schema, and the same without it."""
         free = Load.streams(SLOTS, 1, PROMPT, NEW)
-        bound = Load.streams(SLOTS, 1, PROMPT, NEW, "--members", SCHEMA)
+        bound = Load.streams(SLOTS, 1, PROMPT, NEW, "--extra-body", SCHEMA)
         ratios, foreign = [], 0.0
         with self.tidemill() as server:
             self.put(bound, server)  # the first use of a schema computes its masks
@@ -156,7 +159,7 @@ class Comparison:
         yield {"figure": "schema_overhead", "ratio": median(ratios), "ratios": ratios,
                "peer": "the same without a schema", "target": ">= 0.95", "foreign": foreign}
 
-    def trace(self) -> Iterator[Row]:
+    def bursty(self) -> Iterator[Row]:
         """The highest rate of bursty requests of which 99% are within the goal."""
         def highest(start: Callable[[], Server], first: float) -> tuple[float, list[Row]]:
             rate, kept, tried = first, 0.0, []
@@ -166,10 +169,10 @@ class Comparison:
                 with start() as server:
                     self.put(Load.streams(1, 1, PROMPT, 16), server)
                     run = self.put(load, server, seed=11)
-                tried.append({key: run[key] for key in ("in_time", "ttft_p99_s", "tpot_p99_s",
+                tried.append({key: run[key] for key in ("goodput", "ttft_p99_s", "tpot_p99_s",
                                                         "responses", "failures")} | {"rate": rate})
-                print(json.dumps({"trace": start.__name__, **tried[-1]}), file=sys.stderr)
-                if run["in_time"] >= 0.99:
+                print(json.dumps({"bursty": start.__name__, **tried[-1]}), file=sys.stderr)
+                if run["goodput"] >= 0.99:
                     kept = max(kept, rate)
                     rate *= 1.25
                 elif kept > 0.0 or rate < 0.05:
@@ -178,11 +181,11 @@ class Comparison:
                     rate /= 1.25
         theirs, peer_tried = highest(self.llama, 0.5)
         ours, tried = highest(self.tidemill, max(0.5, 2.0 * theirs))
-        yield {"figure": "serve_trace", "value": ours, "unit": "requests/s", "peer": "llama-server",
+        yield {"figure": "serve_bursty", "value": ours, "unit": "requests/s", "peer": "llama-server",
                "peer_value": theirs, "ratio": ours / theirs if theirs > 0.0 else None,
                "target": ">= 2", "tried": tried, "peer_tried": peer_tried}
 
-    # -- finetuning beside requests ------------------------------------------------------------
+    # -- fine-tuning beside requests ------------------------------------------------------------
 
     def _load(self, name: str) -> Load:
         return Load.arrivals(RATES[name], self.seconds, PROMPT, NEW_COSERVE)
@@ -211,13 +214,13 @@ class Comparison:
         kept: dict[str, list[float]] = {name: [] for name in RATES}
         inflation: dict[str, list[float]] = {name: [] for name in RATES}
         rows: dict[str, list[Row]] = {name: [] for name in RATES}
-        rates, alone, bursts, calm = {name: [] for name in RATES}, [], [], []
+        rates, alone, bursts, burst_alone = {name: [] for name in RATES}, [], [], []
         for turn in range(self.rounds):
             with self.jobs_server() as server:
                 self.put(Load.streams(1, 1, PROMPT, 16), server)
                 seed = 100 + turn
                 before = {name: self.put(self._load(name), server, seed=seed) for name in RATES}
-                calm += self._bursts(server)
+                burst_alone += self._bursts(server)
                 server.create_job(4, self.vocabulary)
                 server.trained_tokens()
                 alone.append(self._rate(server, None)[0])
@@ -235,18 +238,18 @@ class Comparison:
         for name in RATES:
             yield {"figure": f"coserve_kept_{name}", "value": median(kept[name]), "values": kept[name],
                    "tok_s": median(rates[name]), "alone_tok_s": median(alone),
-                   "in_time": min(row["in_time"] for row in rows[name]),
+                   "goodput": min(row["goodput"] for row in rows[name]),
                    "responses": sum(row["responses"] for row in rows[name]),
                    "ttft_p99_s": median([row["ttft_p99_s"] for row in rows[name]]),
                    "tpot_p99_s": median([row["tpot_p99_s"] for row in rows[name]]),
-                   "longest_gap_p99_s": median([row["longest_gap_p99_s"] for row in rows[name]]),
+                   "max_gap_p99_s": median([row["max_gap_p99_s"] for row in rows[name]]),
                    "foreign": max(row["foreign"] for row in rows[name]),
                    "target": {"light": ">= 0.85", "heavy": ">= 0.70"}[name]}
             yield {"figure": f"coserve_tpot_p99_{name}", "ratio": median(inflation[name]),
                    "ratios": inflation[name], "peer": "serving alone",
                    "target": {"light": "<= 1.5", "heavy": "within the goal"}[name]}
-        yield {"figure": "coserve_burst", "ratio": median(bursts) / median(calm), "value": median(bursts),
-               "unit": "s", "peer": "without a job", "peer_value": median(calm),
+        yield {"figure": "coserve_burst", "ratio": median(bursts) / median(burst_alone), "value": median(bursts),
+               "unit": "s", "peer": "without a job", "peer_value": median(burst_alone),
                "target": "<= 1.1 plus one unit"}
         yield {"figure": "time_prediction_error",
                "series": [line for line in errors if line.startswith("tidemill:time_prediction")]}
@@ -271,7 +274,7 @@ class Comparison:
                     rate = trainer.rate_between(start, start + row["seconds"])
                 yield {"figure": f"coserve_peers_{name}", "mode": mode, "tok_s": rate,
                        "value": rate / alone[best],
-                       **{key: row[key] for key in ("in_time", "ttft_p99_s", "tpot_p99_s",
+                       **{key: row[key] for key in ("goodput", "ttft_p99_s", "tpot_p99_s",
                                                     "responses", "foreign")}}
 
     def _peft_rate(self, words: list[str]) -> float:
@@ -312,7 +315,7 @@ FIGURES: dict[str, Callable[[Comparison], Iterator[Row]]] = {
     "serve_16": lambda c: c.serve(16), "http_overhead": Comparison.http_overhead,
     "footprint": Comparison.footprint, "schema_overhead": Comparison.schema_overhead,
     "coserve": Comparison.coserve, "coserve_peers": Comparison.coserve_peers,
-    "multi_job": Comparison.multi_job, "serve_trace": Comparison.trace}
+    "multi_job": Comparison.multi_job, "serve_bursty": Comparison.bursty}
 
 
 def parse() -> argparse.Namespace:
@@ -324,7 +327,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--preset", default="197m", metavar="NAME")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=60.0,
-                        help="length of the loads of co-serving and of the trace")
+                        help="length of the loads of co-serving and of serve_bursty")
     return parser.parse_args()
 
 

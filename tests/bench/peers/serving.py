@@ -25,7 +25,8 @@ Row = dict[str, object]
 
 
 class Program:
-    """A program on given cores. Its output is in a folder of its own. Use it in a `with` statement."""
+    """A program on given cores. Its stderr and its working directory are in a temporary folder; stdout
+    is a pipe. Use it in a `with` statement."""
 
     def __init__(self, command: list[str], cores: list[int], nice: int = 0,
                  environment: dict[str, str] | None = None) -> None:
@@ -91,7 +92,7 @@ class Server(Program):
                 raise RuntimeError(f"{command[0]} does not serve: {problem}")
             time.sleep(0.002)
         self.start_s = time.monotonic() - self.started_s
-        # Nobody reads what it prints, and it must not wait for that.
+        # Drain stdout, so that the server never blocks on a full pipe.
         threading.Thread(target=self.process.stdout.read, daemon=True).start()
 
     def _completes(self) -> bool:
@@ -130,9 +131,9 @@ class Tidemill(Server):
         port = free_port()
         model = work.model(preset) / "bf16"
         shape = json.loads((model / "config.json").read_text())
-        columns = shape.get("head_dim", shape["hidden_size"] // shape["num_attention_heads"])
+        head_dim = shape.get("head_dim", shape["hidden_size"] // shape["num_attention_heads"])
         # Keys and values in f16 or bf16, as llama-server keeps them.
-        token_bytes = 4 * shape["num_hidden_layers"] * shape["num_key_value_heads"] * columns
+        token_bytes = 4 * shape["num_hidden_layers"] * shape["num_key_value_heads"] * head_dim
         config = pathlib.Path(self.state.name, "serve.yaml")
         config.write_text(f"workflow: serve\nmodel: {{path: {model}}}\n"
                           f"serve: {{port: {port}, name: m, max_running: {slots},"
@@ -150,13 +151,13 @@ class Tidemill(Server):
         draw = random.Random(7)
         rows = [json.dumps({"input_ids": [draw.randrange(10, vocabulary) for _ in range(JOB_TOKENS)]})
                 for _ in range(64)]
-        border = "tidemill-rows"
-        parts = [f'--{border}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nfine-tune',
-                 f'--{border}\r\nContent-Disposition: form-data; name="file"; filename="rows.jsonl"'
+        boundary = "tidemill-rows"
+        parts = [f'--{boundary}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nfine-tune',
+                 f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="rows.jsonl"'
                  "\r\nContent-Type: application/jsonl\r\n\r\n" + "\n".join(rows) + "\n",
-                 f"--{border}--\r\n"]
+                 f"--{boundary}--\r\n"]
         file = self.call("POST", "/v1/files", "\r\n".join(parts).encode(),
-                         f"multipart/form-data; boundary={border}")
+                         f"multipart/form-data; boundary={boundary}")
         parameters = {"batch_size": batch, "n_epochs": max(1, steps * batch // len(rows))}
         job = self.call("POST", "/v1/fine_tuning/jobs",
                         {"model": "m", "training_file": file["id"], "seed": 1,
@@ -256,7 +257,8 @@ class Load:
 
     def put_on(self, server: Server, work: Work, vocabulary: int, seed: int,
                others: list[Program] | None = None) -> Row:
-        """Returns the row, with the share of the cores' time that other programs took."""
+        """Puts the load on `server` and returns the row. Its member `foreign` is the share of the
+        cores' time that programs other than the server, `others` and the client took."""
         cores = sorted(os.sched_getaffinity(0))
         watched = [server, *(others or [])]
         used, busy, start = sum(p.cpu_seconds() for p in watched), busy_seconds(cores), time.monotonic()
