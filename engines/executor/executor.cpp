@@ -35,7 +35,7 @@ bool Executor::has_work() const {
 
 bool Executor::training_goes_first() const noexcept {
   switch (options_.precedence) {
-    case Precedence::kShares: return train_debt_ >= 0.0;
+    case Precedence::kShares: return owed_tokens_ >= 0.0;
     case Precedence::kRollout: return false;
     case Precedence::kTrain: return true;
   }
@@ -58,11 +58,11 @@ void Executor::iterate_by_tokens(Iteration& iteration) {
   const bool can_generate = rollout_ != nullptr && rollout_->has_work();
   TrainingJob* const job = jobs_.next();
   if (!can_generate || job == nullptr) {
-    train_debt_ = 0.0;  // what one side does while the other is idle adds no debt
+    owed_tokens_ = 0.0;  // what one side does while the other is idle adds no debt
   }
   if (job != nullptr && (!can_generate || training_goes_first())) {
     if (train(*job, {options_.train_tokens}, iteration)) {
-      train_debt_ -= static_cast<double>(iteration.report.train_tokens);
+      owed_tokens_ -= static_cast<double>(iteration.report.train_tokens);
     }
     if (!iteration.report.waits_for_pages || !can_generate) {
       return;
@@ -89,7 +89,7 @@ void Executor::iterate_by_time(Iteration& iteration, const std::atomic<bool>* in
     last_end_ = last_unit_ = now() - iteration.rollout_time;
   }
   const Duration quota =
-      can_generate ? shares_->quota(iteration.report, iteration.rollout_time) : kTrainingTurn;
+      can_generate ? shares_->quota(iteration.report, iteration.rollout_time) : kTrainingQuantum;
   train_units(quota, iteration, interrupt);
   const TimePoint end = now();
   shares_->add(end - *last_end_, iteration.train_time);
@@ -176,8 +176,8 @@ void Executor::generate(Iteration& iteration) {
   add_training(training, iteration.report);
   iteration.rolled_out = true;
   const StepReport& done = iteration.report;
-  train_debt_ += options_.train_weight / options_.rollout_weight *
-                 static_cast<double>(done.prefill_tokens + done.decode_tokens);
+  owed_tokens_ += options_.train_weight / options_.rollout_weight *
+                  static_cast<double>(done.prefill_tokens + done.decode_tokens);
   if (shares_.has_value()) {
     const IterationLoad load{done.decode_tokens, done.prefill_tokens, done.read_tokens};
     rollout_errors_.add(iteration_times_.predict(load), iteration.rollout_time);

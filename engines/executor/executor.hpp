@@ -63,16 +63,18 @@ public:
 
   [[nodiscard]] bool has_work() const;
 
-  /// Runs one iteration. Requires `has_work()`. Training stops after the current unit once
-  /// `interrupt` is set, which may be null.
+  /// Runs one iteration. Requires `has_work()`. If the options have a latency goal, training stops
+  /// after the current unit once `*interrupt` is true; without a goal, `interrupt` is ignored. A
+  /// null `interrupt` never interrupts.
   [[nodiscard]] Iteration iterate(const std::atomic<bool>* interrupt = nullptr);
 
   /// The predicted times of rollout steps and of units, compared with the measured ones.
   [[nodiscard]] const PredictionErrors& rollout_errors() const noexcept { return rollout_errors_; }
   [[nodiscard]] const PredictionErrors& unit_errors() const noexcept { return unit_errors_; }
 
-  /// How long an iteration lasts at most, one unit more or less, if only training has work.
-  static constexpr Duration kTrainingTurn = std::chrono::milliseconds(20);
+  /// With a latency goal, the bound on an iteration that only trains. Training stops before the
+  /// unit that is predicted to exceed it, but runs at least one.
+  static constexpr Duration kTrainingQuantum = std::chrono::milliseconds(20);
   /// How long training may pause, whatever the goal says.
   static constexpr Duration kMaxPause = std::chrono::seconds(1);
 
@@ -90,7 +92,7 @@ private:
   ExecutorOptions options_;
   const Clock* clock_;
   JobQueue jobs_;
-  double train_debt_ = 0.0;  // training tokens owed for rollout tokens computed
+  double owed_tokens_ = 0.0;  // training tokens owed for rollout tokens computed
   std::optional<TimeShares> shares_;
   IterationTimes iteration_times_;
   UnitTimes unit_times_;

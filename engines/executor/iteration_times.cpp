@@ -87,14 +87,14 @@ Duration IterationTimes::predict(const IterationLoad& load) const {
 }
 
 std::int64_t IterationTimes::prefill_within(const IterationLoad& load, Duration limit,
-                                            std::int64_t most) const {
+                                            std::int64_t max_tokens) const {
   const double per_token = coefficients_[2] / kTokens;
   const double left = std::chrono::duration<double>(limit - predict(load)).count();
-  if (per_token <= 0.0 || left >= per_token * static_cast<double>(most)) {
-    return most;
+  if (per_token <= 0.0 || left >= per_token * static_cast<double>(max_tokens)) {
+    return max_tokens;
   }
   const auto fits = static_cast<std::int64_t>(std::max(0.0, left) / per_token);
-  return std::clamp(fits, std::min(kMinPrefill, most), most);
+  return std::clamp(fits, std::min(kMinPrefill, max_tokens), max_tokens);
 }
 
 }  // namespace tidemill::engines

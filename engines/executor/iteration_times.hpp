@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Predicts how long an iteration of generation takes, from what it computes.
+// Predicts how long a rollout step takes, from what it computes.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace tidemill::engines {
 
-/// What an iteration of generation computes.
+/// What a rollout step computes.
 struct IterationLoad {
   std::int64_t decode_tokens = 0;
   std::int64_t prefill_tokens = 0;
@@ -31,10 +31,11 @@ public:
   /// Returns the expected time of an iteration, which is not negative; 0 before the first `add`.
   [[nodiscard]] Duration predict(const IterationLoad& load) const;
 
-  /// Returns how many tokens can be prefilled, in addition to `load`, in `limit`: at least
-  /// `kMinPrefill` and at most `most`.
+  /// Returns how many tokens can be prefilled, in addition to `load`, in `limit`: at least the
+  /// smaller of `kMinPrefill` and `max_tokens`, and at most `max_tokens`. Returns `max_tokens`
+  /// while the model has no time per prefilled token, as before the first prefill.
   [[nodiscard]] std::int64_t prefill_within(const IterationLoad& load, Duration limit,
-                                            std::int64_t most) const;
+                                            std::int64_t max_tokens) const;
 
   /// Smaller chunks cost more time per token than they save latency.
   static constexpr std::int64_t kMinPrefill = 64;

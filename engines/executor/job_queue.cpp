@@ -22,7 +22,7 @@ bool JobQueue::has_work() const {
   return std::ranges::any_of(entries_, [](const Entry& entry) { return entry.job->has_work(); });
 }
 
-TrainingJob* JobQueue::next(std::span<TrainingJob* const> without) {
+TrainingJob* JobQueue::next(std::span<TrainingJob* const> excluded) {
   const Entry* first = nullptr;
   const Entry* last = nullptr;
   for (Entry& entry : entries_) {
@@ -31,7 +31,7 @@ TrainingJob* JobQueue::next(std::span<TrainingJob* const> without) {
       entry.virtual_time = std::max(entry.virtual_time, now_);
     }
     entry.had_work = has_work;
-    if (!has_work || std::ranges::find(without, entry.job) != without.end()) {
+    if (!has_work || std::ranges::find(excluded, entry.job) != excluded.end()) {
       continue;
     }
     if (first == nullptr || entry.virtual_time < first->virtual_time) {
@@ -39,8 +39,8 @@ TrainingJob* JobQueue::next(std::span<TrainingJob* const> without) {
     }
     last = entry.job == last_ ? &entry : last;
   }
-  constexpr double kTurnSeconds = std::chrono::duration<double>(kTurn).count();
-  if (last != nullptr && last->virtual_time < first->virtual_time + kTurnSeconds) {
+  constexpr double kQuantumSeconds = std::chrono::duration<double>(kQuantum).count();
+  if (last != nullptr && last->virtual_time < first->virtual_time + kQuantumSeconds) {
     first = last;
   }
   if (first == nullptr) {

@@ -25,14 +25,16 @@ public:
   void remove(const TrainingJob& job);
 
   [[nodiscard]] bool has_work() const;
-  /// Returns the job that runs next among those that have work and are not in `without`; null if
-  /// there is none. The last job goes on until it is ahead of another by `kTurn`.
-  [[nodiscard]] TrainingJob* next(std::span<TrainingJob* const> without = {});
+  /// Returns the job that runs next among those that have work and are not in `excluded`; null
+  /// if there is none. The last job goes on until its virtual time is ahead of another's by
+  /// `kQuantum`.
+  [[nodiscard]] TrainingJob* next(std::span<TrainingJob* const> excluded = {});
   /// Reports that `job` has used the device.
   void charge(const TrainingJob& job, Duration spent);
 
-  /// How far a job gets ahead before another one takes over. Its data stays in the caches.
-  static constexpr Duration kTurn = std::chrono::milliseconds(20);
+  /// The virtual time that a job may be ahead before another takes over, so that its data stays in
+  /// the caches: 20 ms of the device's time if its weight is 1.
+  static constexpr Duration kQuantum = std::chrono::milliseconds(20);
 
 private:
   struct Entry {

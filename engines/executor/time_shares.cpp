@@ -9,7 +9,7 @@ namespace {
 
 // The share of the goal that iterations use. The rest is for the time outside the device.
 constexpr double kUsedGoal = 0.9;
-// How much training extends an iteration of decoding if it is owed nothing.
+// How much training extends a rollout step that decodes if it is owed nothing.
 constexpr double kLightShare = 0.4;
 
 Duration scaled(Duration time, double factor) {
@@ -25,7 +25,7 @@ double share_of(Duration part, Duration whole) {
 }  // namespace
 
 void TimeShares::add(Duration passed, Duration trained) {
-  owed_ = std::clamp(owed_ + scaled(passed, goal_.train_share) - trained, -kMostAhead, kMostOwed);
+  owed_ = std::clamp(owed_ + scaled(passed, goal_.train_share) - trained, -kMaxAhead, kMaxOwed);
 }
 
 Duration TimeShares::iteration_limit() const noexcept {
@@ -35,10 +35,10 @@ Duration TimeShares::iteration_limit() const noexcept {
 Duration TimeShares::quota(const StepReport& report, Duration spent) const {
   const Duration most = std::max(Duration::zero(), iteration_limit() - spent);
   if (report.prefill_tokens > 0 || report.waiting > 0) {
-    return scaled(most, share_of(owed_ - kDelaysPrompts, kMostOwed - kDelaysPrompts));
+    return scaled(most, share_of(owed_ - kOwedForPrefill, kMaxOwed - kOwedForPrefill));
   }
   const Duration light = std::min(most, scaled(spent, kLightShare));
-  return light + scaled(most - light, share_of(owed_, kFillsDecoding));
+  return light + scaled(most - light, share_of(owed_, kOwedForFullDecode));
 }
 
 }  // namespace tidemill::engines

@@ -8,15 +8,15 @@
 
 namespace tidemill::engines {
 
-/// Plans the time of iterations: generation first, then training for as long as `quota` says.
+/// Plans the time of iterations: a rollout step first, then training for as long as `quota` says.
 ///
 /// The policy has three parts:
-/// - While prompts are waiting or being computed, training pauses, so that a burst of requests
-///   waits for no more than the unit that runs.
-/// - While responses are being decoded, training extends each iteration by at most half of its
-///   time. That keeps the time per token within 1.5 times that without training.
+/// - During prefill, or while requests wait, training pauses unless it is owed more than
+///   `kOwedForPrefill`. A burst of requests then waits for no more than the unit that runs.
+/// - During decoding, training adds at most 40% to each iteration unless it is owed time.
 /// - Training that got less than `LatencyGoal::train_share` of the time is owed the difference. The
 ///   more it is owed, the more of the time that the goal leaves it gets, up to all of it.
+/// `Executor` also runs one unit per `Executor::kMaxPause`, whatever `quota` says.
 /// Threads: one call at a time.
 class TimeShares {
 public:
@@ -28,23 +28,23 @@ public:
   /// Reports that there is no training to do: nothing is owed then.
   void reset() noexcept { owed_ = Duration::zero(); }
 
-  /// Returns how long training may run after an iteration of generation that took `spent`.
+  /// Returns how long training may run after a rollout step that took `spent`.
   [[nodiscard]] Duration quota(const StepReport& report, Duration spent) const;
 
-  /// Returns how long an iteration of generation may take while sequences are being decoded.
+  /// Returns how long a rollout step may take while sequences are being decoded.
   [[nodiscard]] Duration iteration_limit() const noexcept;
 
   /// The time that training is owed; negative if it is ahead.
   [[nodiscard]] Duration owed() const noexcept { return owed_; }
 
-  /// The bounds of `owed`. What exceeds them is forgotten.
-  static constexpr Duration kMostOwed = std::chrono::seconds(6);
-  static constexpr Duration kMostAhead = std::chrono::seconds(1);
+  /// The bounds of `owed`: time beyond them does not count.
+  static constexpr Duration kMaxOwed = std::chrono::seconds(6);
+  static constexpr Duration kMaxAhead = std::chrono::seconds(1);
   /// When training is owed this much, decoding leaves it all the time that the goal allows.
-  static constexpr Duration kFillsDecoding = std::chrono::seconds(1);
+  static constexpr Duration kOwedForFullDecode = std::chrono::seconds(1);
   /// Training that is owed more than this also runs while prompts are computed, and gets all the
-  /// time that the goal allows once it is owed `kMostOwed`.
-  static constexpr Duration kDelaysPrompts = std::chrono::seconds(3);
+  /// time that the goal allows once it is owed `kMaxOwed`.
+  static constexpr Duration kOwedForPrefill = std::chrono::seconds(3);
 
 private:
   LatencyGoal goal_;

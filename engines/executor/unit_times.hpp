@@ -20,8 +20,9 @@ public:
   void add(const UnitKind& kind, Duration spent);
 
   /// Returns the expected time of a unit plus a margin of two mean deviations. For a kind that was
-  /// not seen, scales the time of the most similar kind of the same stage by the rows. If there is
-  /// none, returns the longest expected time of all kinds; 0 before the first `add`.
+  /// not seen, returns the largest of the times of the kinds with the same stage and part, each
+  /// scaled by the ratio of the rows. If there is none, returns the longest expected time of all
+  /// kinds; 0 before the first `add`.
   [[nodiscard]] Duration predict(const UnitKind& kind) const;
 
 private:
@@ -30,7 +31,8 @@ private:
     double deviation = 0.0;  // mean absolute deviation, seconds
   };
 
-  // Bounds memory if kinds keep changing, as with batches of ever new lengths.
+  // Bounds memory if kinds keep changing, as with batches of ever new lengths. When it is reached,
+  // all times are forgotten.
   static constexpr std::size_t kMaxKinds = 4096;
 
   std::map<UnitKind, Times> times_;

@@ -273,7 +273,7 @@ TEST_F(GoalTest, AnInterruptEndsTrainingAfterTheUnit) {
   EXPECT_EQ(job.units_done, 1);
   interrupt = false;
   static_cast<void>(executor.iterate(&interrupt));
-  EXPECT_GE(job.units_done, 1 + Executor::kTrainingTurn / 3ms);
+  EXPECT_GE(job.units_done, 1 + Executor::kTrainingQuantum / 3ms);
 }
 
 TEST_F(GoalTest, PromptsAreCutToTheGoalBesideSequencesThatDecode) {
