@@ -222,6 +222,16 @@ class TinkerClientTest(unittest.TestCase):
         self.assertEqual(logprobs_of(passed), logprobs_of(small) * 30)
         self.assertAlmostEqual(passed.metrics["loss:sum"], 30 * small.metrics["loss:sum"], places=2)
 
+    def test_the_longest_sequence(self) -> None:
+        client = self.new_client()
+        long = lambda length: datum("1", [ord("1")] * length)
+        for length in (62, 63):  # with the prompt, the context of 64 tokens
+            passed = client.forward_backward([long(length)] * 40, "cross_entropy").result()
+            self.assertEqual(len(passed.loss_fn_outputs[0]["logprobs"].tolist()), length)
+        with self.assertRaises(tinker.RequestFailedError) as refused:
+            client.forward_backward([long(64)], "cross_entropy").result()
+        self.assertIn("data[0].model_input: has 64 tokens", str(refused.exception))
+
     def test_linear_losses_of_either_sign(self) -> None:
         # forward_backward_custom sends the gradients of the client's loss as weights.
         client = self.new_client()
