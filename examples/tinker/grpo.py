@@ -56,7 +56,8 @@ def main() -> None:
         data, rewards = [], []
         for row, prompt, future in zip(rows, prompts, sampled):
             responses = future.result().sequences
-            group = np.array([sums.is_right(tokenizer, one.tokens, row) for one in responses], float)
+            right = [sums.is_right(tokenizer, one.tokens, row) for one in responses]
+            group = np.array(right, float)
             rewards.extend(group)
             advantages = (group - group.mean()) / (group.std(ddof=1) + 1e-6)
             data += [datum(prompt, one, advantage, args.prompts * args.group)

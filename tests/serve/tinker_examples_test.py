@@ -80,7 +80,8 @@ class TinkerExamplesTest(unittest.TestCase):
             ran = subprocess.run(
                 [sys.executable, SOURCE / "examples/tinker" / name], stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT, env={"TINKER_BASE_URL": server.url,
-                                               "TINKER_API_KEY": "tml-none"}, check=False)
+                                               "TINKER_API_KEY": "tml-none",
+                                               "PYTHONDONTWRITEBYTECODE": "1"}, check=False)
         output = ran.stdout.decode()
         self.assertEqual(ran.returncode, 0, output)
         results = dict(line.rsplit(" ", 1) for line in output.splitlines())
