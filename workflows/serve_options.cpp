@@ -18,7 +18,7 @@ void describe(Schema<TuningOptions>& s) {
       .range(1, 64);
   s.field("job_tokens", &TuningOptions::job_tokens,
           "Positions of the KV cache that each running job may hold. They are reserved in addition "
-          "to serve.kv_bytes. Longer sequences are refused.")
+          "to serve.kv_bytes. Longer sequences are refused, also those of clients of Tinker's API.")
       .range(16, 1 << 24)
       .unit("tokens");
   s.field("share", &TuningOptions::share,

@@ -234,6 +234,7 @@ Duration DeviceWork::iterate() {
     count(iteration);
   }
   more = executor_.has_work();
+  usage.jobs = jobs_.size();
   if (!deps_.rollout->has_work()) {
     usage.running = 0;
     usage.kv_use = 0.0;
@@ -269,7 +270,6 @@ void DeviceWork::count(const engines::Iteration& iteration) {
   usage.decode_tokens += static_cast<std::uint64_t>(report.decode_tokens);
   usage.cached_tokens += static_cast<std::uint64_t>(report.cached_tokens);
   usage.train_tokens += static_cast<std::uint64_t>(report.train_tokens);
-  usage.jobs = jobs_.size();
   if (!deps_.executor.goal.has_value()) {
     return;
   }

@@ -107,7 +107,6 @@ void Executor::train_units(Duration quota, Iteration& iteration,
     if (!may_exceed && iteration.train_time + predicted > quota) {
       return;
     }
-    may_exceed = false;
     iteration.report.waits_for_pages = false;
     StepBudget budget{options_.train_tokens};
     budget.units = 1;
@@ -122,8 +121,10 @@ void Executor::train_units(Duration quota, Iteration& iteration,
       unit_times_.add(kind, spent);
     }
     if (iteration.report.waits_for_pages) {
-      waiting.push_back(job);
+      waiting.push_back(job);  // it did nothing, so another job has its turn
+      continue;
     }
+    may_exceed = false;
     if (interrupt != nullptr && interrupt->load(std::memory_order_relaxed)) {
       return;
     }
@@ -140,11 +141,11 @@ bool Executor::train(TrainingJob& job, const StepBudget& budget, Iteration& iter
                         ? end - start
                         : Duration(report.value().train_tokens * kTokenTime.count()));
   iteration.train_time += end - start;
-  last_unit_ = end;
   if (!report.ok()) {
     iteration.failed_job = JobFailure{&job, report.status().with_context("training step")};
     return false;
   }
+  last_unit_ = report.value().waits_for_pages ? last_unit_ : end;
   add_training(report.value(), iteration.report);
   return true;
 }

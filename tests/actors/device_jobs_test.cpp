@@ -104,6 +104,12 @@ protected:
   bool until(const Reply<Value>& reply) {
     return run_until([&] { return reply.arrived(); });
   }
+  // Returns how many jobs the device reports.
+  std::uint64_t open_jobs() {
+    const auto usage = send<actors::DeviceUsage>(atom::status_v);
+    EXPECT_TRUE(until(usage));
+    return usage.value().jobs;
+  }
   Reply<JobId> open_job(JobId id, const std::string& adapter, double weight = 1.0) {
     JobOpening opening{id, job_options(model_, adapter), weighted_loss(), weight};
     auto reply = send<JobId>(atom::open_v, std::make_shared<const JobOpening>(std::move(opening)));
@@ -305,6 +311,7 @@ TEST_F(DeviceJobsTest, ClosingAJobFreesItsMemoryAndFailsItsRequest) {
   ASSERT_TRUE(open_job(kTwo, "lora").ok());
   const engines::DeviceUse before = runtime_->device_use();
   ASSERT_TRUE(open_job(kOne, "lora").ok());
+  EXPECT_EQ(open_jobs(), 2U) << "no job has work";
   EXPECT_GT(runtime_->device_use().bytes, before.bytes);
   const auto pending = pass(kOne, batch_of(model_.config, 10, 1000));  // more than one iteration
   caf::anon_send(device_, atom::close_v, kOne);
@@ -314,6 +321,7 @@ TEST_F(DeviceJobsTest, ClosingAJobFreesItsMemoryAndFailsItsRequest) {
   ASSERT_TRUE(until(closed));
   EXPECT_EQ(closed.status().code(), Errc::kNotFound);
   EXPECT_EQ(runtime_->device_use().bytes, before.bytes);
+  EXPECT_EQ(open_jobs(), 1U);
   ASSERT_TRUE(until(pass(kTwo, batch_of(model_.config, 10)))) << "the other job goes on";
 }
 

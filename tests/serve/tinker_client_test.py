@@ -8,6 +8,7 @@ Exits with 77 if the package is not installed.
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import threading
@@ -24,31 +25,9 @@ except ImportError:
     sys.exit(77)
 
 from server import Server
+from tinker_data import PROBLEMS, batch, datum, ids_of
 
 PROGRAM, SOURCE = sys.argv[1], pathlib.Path(sys.argv[2])
-PROBLEMS = [(a, b) for a in range(11, 20) for b in range(12, 16)]
-
-
-def ids_of(text: str) -> list[int]:
-    """Returns the tokens of the shipped model, one for each byte."""
-    return list(text.encode())
-
-
-def datum(prompt: str, response: str | list[int], **inputs: list[float]) -> types.Datum:
-    """Makes a datum of a prompt and a response; by default for cross_entropy on the response."""
-    response = ids_of(response) if isinstance(response, str) else response
-    tokens = ids_of(prompt) + response
-    start = len(prompt) - 1
-    inputs = inputs or {"weights": [1.0] * len(response)}
-    return types.Datum(
-        model_input=types.ModelInput.from_ints(tokens[:-1]),
-        loss_fn_inputs={"target_tokens": np.array(tokens[1:], np.int64),
-                        **{name: np.array([0.0] * start + values, np.float32)
-                           for name, values in inputs.items()}})
-
-
-def batch() -> list[types.Datum]:
-    return [datum(f"{a}+{b}=", f"{a + b}") for a, b in PROBLEMS]
 
 
 def logprobs_of(output: types.ForwardBackwardOutput) -> list[list[float]]:
@@ -70,8 +49,9 @@ class TinkerClientTest(unittest.TestCase):
         cls.service.close("success").result()
         cls.server.__exit__()
 
-    def new_client(self, **options: object) -> tinker.TrainingClient:
-        return self.service.create_lora_training_client(
+    def new_client(self, service: tinker.ServiceClient | None = None,
+                   **options: object) -> tinker.TrainingClient:
+        return (service or self.service).create_lora_training_client(
             "arithmetic", **{"rank": 8, "seed": 5, **options}).result()
 
     def train(self, client: tinker.TrainingClient, steps: int) -> list[float]:
@@ -99,22 +79,33 @@ class TinkerClientTest(unittest.TestCase):
         self.assertEqual(self.train(self.new_client(), 8), losses)
 
     def test_clients_do_not_change_each_others_bits(self) -> None:
-        def train(seed: int, losses: dict[int, list[float]]) -> None:
-            losses[seed] = self.train(self.new_client(seed=seed), 6)
+        def run(seed: int, results: dict[int, list]) -> None:
+            """Has a session of its own train, and sample from its own weights between the steps."""
+            service = tinker.ServiceClient()
+            client = self.new_client(service, seed=seed)
+            bits: list = []
+            for step in range(3):
+                bits.append(self.train(client, 2))
+                sampler = client.save_weights_and_get_sampling_client().result()
+                sampled = [sampler.sample(types.ModelInput.from_ints(ids_of(f"{a}+{b}=")), 2,
+                                          types.SamplingParams(max_tokens=4, seed=seed + step))
+                           for a, b in PROBLEMS[:8]]
+                bits += [(one.tokens, one.logprobs) for future in sampled
+                         for one in future.result().sequences]
+            bits.append(logprobs_of(client.forward(batch(), "cross_entropy").result()))
+            results[seed] = bits
+            service.close("success").result()
 
-        alone: dict[int, list[float]] = {}
-        together: dict[int, list[float]] = {}
-        for seed in range(3):
-            train(seed, alone)
-        threads = [threading.Thread(target=train, args=(seed, together)) for seed in range(3)]
+        alone: dict[int, list] = {}
+        together: dict[int, list] = {}
+        for seed in range(4):
+            run(seed, alone)
+        threads = [threading.Thread(target=run, args=(seed, together)) for seed in range(4)]
         for thread in threads:
             thread.start()
-        sampler = self.service.create_sampling_client(base_model="arithmetic").result()
-        samples = [sampler.sample(types.ModelInput.from_ints(ids_of("12+13=")), 2,
-                                  types.SamplingParams(max_tokens=4)) for _ in range(20)]
         for thread in threads:
             thread.join()
-        self.assertEqual([len(sample.result().sequences) for sample in samples], [2] * 20)
+        self.assertEqual(len({str(bits) for bits in alone.values()}), 4)
         self.assertEqual(together, alone)
 
     def test_forward_gives_the_logprobs_of_sampling(self) -> None:
@@ -231,6 +222,16 @@ class TinkerClientTest(unittest.TestCase):
         self.assertEqual(logprobs_of(passed), logprobs_of(small) * 30)
         self.assertAlmostEqual(passed.metrics["loss:sum"], 30 * small.metrics["loss:sum"], places=2)
 
+    def test_the_longest_sequence(self) -> None:
+        client = self.new_client()
+        long = lambda length: datum("1", [ord("1")] * length)
+        for length in (62, 63):  # with the prompt, the context of 64 tokens
+            passed = client.forward_backward([long(length)] * 40, "cross_entropy").result()
+            self.assertEqual(len(passed.loss_fn_outputs[0]["logprobs"].tolist()), length)
+        with self.assertRaises(tinker.RequestFailedError) as refused:
+            client.forward_backward([long(64)], "cross_entropy").result()
+        self.assertIn("data[0].model_input: has 64 tokens", str(refused.exception))
+
     def test_linear_losses_of_either_sign(self) -> None:
         # forward_backward_custom sends the gradients of the client's loss as weights.
         client = self.new_client()
@@ -334,17 +335,20 @@ class TinkerClientTest(unittest.TestCase):
         self.assertEqual(len(exports), 4)
 
     def test_a_client_that_dies_leaves_its_checkpoints(self) -> None:
-        script = (
-            "import numpy as np, os, tinker\n"
-            "from tinker import types\n"
-            "client = tinker.ServiceClient().create_lora_training_client("
-            "'arithmetic', rank=2).result()\n"
-            "print(client.save_state('left').result().path, flush=True)\n"
-            "os._exit(1)\n")
-        died = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=False)
-        path = died.stdout.decode().strip()
-        client = self.service.create_training_client_from_state_with_optimizer(path).result()
-        self.assertEqual(client.get_info().lora_rank, 2)
+        # The end of its session after missed heartbeats is tested in virtual time
+        # (tests/actors/tinker/service_test.cpp), because it takes 5 minutes.
+        client = self.new_client()
+        self.train(client, 3)
+        rest = self.train(client, 3)
+        script = pathlib.Path(__file__).with_name("tinker_endless_client.py")
+        with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE) as process:
+            path = process.stdout.readline().decode().strip()
+            steps = [process.stdout.readline() for _ in range(2)]
+            process.kill()
+        self.assertEqual(process.returncode, -signal.SIGKILL)
+        self.assertEqual(steps, [b"step\n"] * 2)
+        continued = self.service.create_training_client_from_state_with_optimizer(path).result()
+        self.assertEqual(self.train(continued, 3), rest)
 
 
 class KeysTest(unittest.TestCase):

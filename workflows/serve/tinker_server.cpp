@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workflows/serve/tinker_server.hpp"
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
@@ -11,15 +12,27 @@
 #include "workflows/memory_plan.hpp"
 #include "workflows/model_run.hpp"
 #include "workflows/process_limits.hpp"
+#include "workflows/serve/tinker_memory.hpp"
 
 namespace tidemill::workflows {
 namespace {
 
+// The share of the memory that the activations of all jobs may take, and those of one.
+constexpr std::int64_t kShareOfJobs = 2;
+constexpr std::int64_t kShareOfJob = 8;
+
+TinkerMemory memory_of(const ServeOptions& options, const actors::ServedModel& model) {
+  return {std::min(model.max_positions, options.serve.tuning.job_tokens),
+          allowed_memory(options.device) / kShareOfJob};
+}
+
 // Returns what makes the options of a job. `files` must outlive the result.
 actors::MakeJobOptions make_job_options(const ServeOptions& options,
-                                        const engines::ModelFiles& files, std::string base) {
+                                        const engines::ModelFiles& files,
+                                        const actors::ServedModel& model) {
   const DType compute = compute_type(options.model, files.config);
-  return [&files, compute, base = std::move(base)](
+  const TinkerMemory memory = memory_of(options, model);
+  return [&files, compute, memory, base = model.id](
              const actors::tinker::LoraSettings& lora, std::uint64_t seed,
              const TensorMap* tensors) -> Result<engines::JobOptions> {
     const engines::AdapterConfig config = actors::tinker::to_adapter_config(lora, base);
@@ -32,8 +45,21 @@ actors::MakeJobOptions make_job_options(const ServeOptions& options,
       TIDEMILL_ASSIGN_OR_RETURN(job.adapter,
                                 engines::make_adapter(config, files, compute, seed, "lora_config"));
     }
+    set_job_memory(files.config, compute, memory, job);
     return job;
   };
+}
+
+// Returns how many jobs may be open. That of a small adapter stands for all of them, because most
+// activations are those of the base.
+std::size_t max_models(const ServeOptions& options, const actors::MakeJobOptions& make_options,
+                       std::size_t most) {
+  actors::tinker::LoraSettings lora;
+  lora.rank = 1;
+  const auto job = make_options(lora, 0, nullptr);
+  return job.ok() ? max_jobs(allowed_memory(options.device) / kShareOfJobs,
+                             job.value().activation_bytes, most)
+                  : most;
 }
 
 // Returns what clients pass to AutoTokenizer.from_pretrained: the folder of the model, which they
@@ -69,14 +95,16 @@ void start_tinker(TinkerServer& tinker, const ServeOptions& options,
   actors::TinkerDeps deps;
   deps.http = place.http;
   deps.device = place.device;
-  deps.make_job_options = make_job_options(options, files, model.id);
+  deps.make_job_options = make_job_options(options, files, model);
+  deps.limits.max_models = max_models(options, deps.make_job_options, deps.limits.max_models);
   deps.store = tinker.store;
   deps.parse_port = place.parse_port;
   deps.io_port = tinker.port.get();
   deps.clock = &run.clock;
   deps.unix_time = run.unix_time;
   deps.random = actors::unpredictable_bits;
-  deps.model = {model.vocab_size, model.max_positions, model.stop_ids};
+  deps.model = {model.vocab_size, model.max_positions, memory_of(options, model).longest_tokens,
+                model.stop_ids};
   deps.base = {model.id, tokenizer_of(options.model.path, model.id), model.max_positions};
   tinker.actor = actors::spawn_tinker(run.system, std::move(deps));
 }

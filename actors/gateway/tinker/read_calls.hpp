@@ -16,6 +16,8 @@ namespace tidemill::actors::tinker {
 struct ModelLimits {
   std::int64_t vocab_size = 0;
   std::int64_t max_positions = 0;
+  /// The maximum tokens of a sequence to train on, with the target of its last position.
+  std::int64_t max_train_tokens = 0;
   std::vector<std::int32_t> stop_ids;  // the model's end tokens
 };
 

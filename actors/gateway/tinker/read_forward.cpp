@@ -189,6 +189,12 @@ Result<TrainSequence> read_datum(const tinker_wire::Datum& datum, std::size_t in
   sequence.id = SampleId{index};
   TIDEMILL_ASSIGN_OR_RETURN(sequence.ids, read_input(datum, index, model));
   const std::size_t length = sequence.ids.size();
+  if (static_cast<std::int64_t>(length) >= model.max_train_tokens) {
+    return refused("data[" + std::to_string(index) + "].model_input",
+                   "has " + std::to_string(length) + " tokens; with the target of the last one, " +
+                       std::to_string(model.max_train_tokens) +
+                       " are allowed (the context, and serve.tuning.job_tokens)");
+  }
   const std::string path = input_path(index, "target_tokens");
   const auto found = datum.loss_fn_inputs().find("target_tokens");
   if (found == datum.loss_fn_inputs().end()) {

@@ -35,7 +35,7 @@ std::string golden(const std::string& name) {
 }
 
 tinker::ModelLimits small_model() {
-  return {100, 64, {99}};
+  return {100, 64, 48, {99}};
 }
 
 template <class T>
@@ -174,7 +174,7 @@ TEST(TinkerCallsTest, DamagedBodiesAreRefusedOrRead) {
 }
 
 TEST(TinkerCallsTest, RefusesTokensOutsideTheVocabulary) {
-  EXPECT_THAT(refusal(tinker::read_forward(golden("forward_backward_2.pb"), "", {6, 64, {}})),
+  EXPECT_THAT(refusal(tinker::read_forward(golden("forward_backward_2.pb"), "", {6, 64, 64, {}})),
               HasSubstr("data[1].model_input[0].encoded_text.tokens: the token 6 is not in"));
 }
 
@@ -312,6 +312,10 @@ TEST(TinkerCallsTest, RefusedInputsAreNamed) {
       HasSubstr("data: must have 1 to"));
   EXPECT_THAT(refusal(tinker::read_forward(request("cross_entropy", {}, {}), "", small_model())),
               HasSubstr("data[0].model_input: has no token"));
+  EXPECT_EQ(refusal(tinker::read_forward(
+                request("cross_entropy", std::vector<std::int32_t>(48, 1), {}), "", small_model())),
+            "data[0].model_input: has 48 tokens; with the target of the last one, 48 are allowed "
+            "(the context, and serve.tuning.job_tokens)");
   EXPECT_FALSE(refused(tinker::read_forward("", "", small_model())).turn.has_value());
 }
 

@@ -30,7 +30,7 @@ HttpRequest http(const std::string& method, const std::string& target, const std
 }
 
 tinker::Call parse(const HttpRequest& request) {
-  return tinker::parse_call(request, {100, 64, {99}});
+  return tinker::parse_call(request, {100, 64, 64, {99}});
 }
 
 template <class T>

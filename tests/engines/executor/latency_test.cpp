@@ -318,5 +318,23 @@ TEST_F(GoalTest, AJobThatWaitsForPagesLetsAnotherRun) {
   EXPECT_GE(two.units_done, 50);
 }
 
+// Each unit takes longer than a turn, so that only the first of an iteration may run.
+TEST_F(GoalTest, AJobThatWaitsForPagesUsesUpNoTurn) {
+  TimedJob one(clock_, 50ms, kPlenty);
+  TimedJob two(clock_, 50ms, kPlenty);
+  one.waits = true;
+  Executor executor(&rollout_, goal_options(0.75), &clock_);
+  executor.add(one);
+  executor.add(two);
+  const std::atomic<bool> interrupt = true;
+  for (int i = 0; i < 100; ++i) {
+    static_cast<void>(executor.iterate(&interrupt));
+  }
+  EXPECT_EQ(two.units_done, 100);
+  rollout_.work = kPlenty;
+  run(executor, 10s);
+  EXPECT_GE(two.units_done, 109);  // at least one in `kMaxPause`
+}
+
 }  // namespace
 }  // namespace tidemill::engines

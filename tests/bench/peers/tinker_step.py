@@ -1,0 +1,183 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Measures training steps through Tinker's API, relative to the engine alone.
+
+Usage: tinker_step.py --tidemill PROGRAM --model DIR [options]
+Needs the Python package tinker. `tidemill-bench` must be in the folder of PROGRAM. A step is
+`forward_backward` and `optim_step` of 8 x 512 tokens with a LoRA adapter of rank 16 over all linear
+layers but the head. Prints a line of JSON for each figure:
+
+  engine                tokens per second of lora_step_TYPE_b4, which has 4 x 512 tokens
+  tinker_step           through the package, with 1 client and with 4 clients together
+  tinker_step_raw       through HTTP requests whose bodies are made before the time starts
+
+`ratio` is the rate of all clients together relative to the engine. `client_seconds` is the time of
+the processor that this process spends per step, which the server lacks if they share cores.
+"""
+import argparse
+import http.client
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import tinker
+from tinker import types
+from tinker.proto import request_conv
+from tinker.types.forward_backward_input import ForwardBackwardInput
+from tinker.types.forward_backward_request import ForwardBackwardRequest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "serve"))
+from server import Server  # noqa: E402
+
+ADAM = types.AdamParams(learning_rate=1e-4)
+Step = Callable[[], float]  # takes a step and returns its loss
+
+
+def batch(sequences: int, tokens: int, vocabulary: int) -> list[types.Datum]:
+    """Returns sequences whose ids follow the rule of llama_bench."""
+    rows = [[(17 + 31 * i + 101 * s) % vocabulary for i in range(tokens + 1)]
+            for s in range(sequences)]
+    return [types.Datum(model_input=types.ModelInput.from_ints(row[:-1]),
+                        loss_fn_inputs={"target_tokens": np.array(row[1:], np.int64),
+                                        "weights": np.ones(tokens, np.float32)}) for row in rows]
+
+
+def package_step(client: tinker.TrainingClient, data: list[types.Datum]) -> Step:
+    def step() -> float:
+        passed = client.forward_backward(data, "cross_entropy")
+        stepped = client.optim_step(ADAM)
+        stepped.result()
+        return passed.result().metrics["loss:sum"]
+    return step
+
+
+class RawClient:
+    """Takes steps of a model with the requests alone. The package must send none for the model."""
+
+    def __init__(self, server: Server, model_id: str, data: list[types.Datum], steps: int):
+        self.connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=600)
+        self.model_id = model_id
+        self.next = 1
+        self.bodies = {}
+        for seq_id in range(1, 2 * steps, 2):
+            request = ForwardBackwardRequest(
+                ForwardBackwardInput(data=data, loss_fn="cross_entropy"), model_id, seq_id)
+            self.bodies[seq_id] = request_conv.forward_backward_request_to_proto(
+                request).SerializeToString()
+
+    def post(self, path: str, body: bytes, kind: str = "application/json") -> bytes:
+        self.connection.request("POST", f"/api/v1/{path}", body,
+                                {"Content-Type": kind, "X-API-Key": "tml-none"})
+        response = self.connection.getresponse()
+        data = response.read()
+        if response.status != 200:
+            raise RuntimeError(f"{path}: {response.status} {data[:300]!r}")
+        return data
+
+    def wait(self, reply: bytes) -> bytes:
+        """Returns the result of a request that has been accepted."""
+        body = json.dumps({"request_id": json.loads(reply)["request_id"]}).encode()
+        while True:
+            try:
+                result = self.post("retrieve_future", body)
+            except RuntimeError as pending:
+                if ": 408 " not in str(pending):  # the server asks to poll again
+                    raise
+                continue
+            return result
+
+    def step(self) -> float:
+        passed = self.post("forward_backward", self.bodies.pop(self.next), "application/x-protobuf")
+        adam = json.dumps({"model_id": self.model_id, "seq_id": self.next + 1,
+                           "type": "optim_step", "adam_params": ADAM.model_dump()}).encode()
+        stepped = self.post("optim_step", adam)
+        self.next += 2
+        self.wait(passed)
+        return float(json.loads(self.wait(stepped))["metrics"]["grad_norm"])
+
+
+def measure(clients: list[Step], steps: int, tokens: int) -> dict:
+    """Returns the rate of all clients together. One step of each comes before the time starts."""
+    for step in clients:
+        step()
+    results: list[list[float]] = [[] for _ in clients]
+
+    def run(index: int) -> None:
+        for _ in range(steps):
+            begin = time.perf_counter()
+            clients[index]()
+            results[index].append(time.perf_counter() - begin)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(clients))]
+    begin, processor = time.perf_counter(), time.process_time()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    seconds = time.perf_counter() - begin
+    taken = [one for times in results for one in times]
+    if len(taken) != steps * len(clients):
+        raise RuntimeError("a client has failed")
+    return {"clients": len(clients), "tokens_per_second": round(len(taken) * tokens / seconds, 1),
+            "seconds_per_step": round(statistics.median(taken), 4),
+            "client_seconds": round((time.process_time() - processor) / len(taken), 4)}
+
+
+def of_engine(args: argparse.Namespace, dtype: str) -> dict:
+    figure = f"lora_step_{dtype}_b4"
+    ran = subprocess.run(
+        [args.tidemill.with_name("tidemill-bench"), "engine", "--json", "--model", args.model,
+         "--threads", str(args.threads), "--figure", figure, "--repetitions", str(args.steps)],
+        stdout=subprocess.PIPE, check=True)
+    rows = [json.loads(line) for line in ran.stdout.splitlines()]
+    row, = (row for row in rows if row.get("figure") == figure or row.get("name") == figure)
+    return {"figure": "engine", "threads": args.threads, "tokens_per_second": row["value"]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tidemill", type=pathlib.Path, required=True)
+    parser.add_argument("--model", type=pathlib.Path, required=True)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=3, help="timed steps of each client")
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--sequences", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=512)
+    parser.add_argument("--no-engine", action="store_true")
+    args = parser.parse_args()
+    args.tidemill, args.model = args.tidemill.resolve(), args.model.resolve()
+    config = json.loads((args.model / "config.json").read_text())
+    dtype = "bf16" if "bfloat16" in (config.get("dtype"), config.get("torch_dtype")) else "f32"
+
+    engine = None
+    if not args.no_engine:
+        engine = of_engine(args, dtype)
+        print(json.dumps(engine), flush=True)
+    data = batch(args.sequences, args.tokens, config["vocab_size"])
+    with Server(str(args.tidemill), args.model, "serve.checkpoints_path=checkpoints",
+                f"device.threads={args.threads}") as server:
+        for figure in ("tinker_step", "tinker_step_raw"):
+            for count in args.clients:
+                service = tinker.ServiceClient(base_url=server.url, api_key="tml-none")
+                opened = [service.create_lora_training_client(
+                    server.model, rank=16, seed=i, train_unembed=False).result()
+                    for i in range(count)]
+                steps = [package_step(one, data) if figure == "tinker_step" else
+                         RawClient(server, one.model_id, data, args.steps + 1).step
+                         for one in opened]
+                row = measure(steps, args.steps, args.sequences * args.tokens)
+                if engine:
+                    row["ratio"] = round(row["tokens_per_second"] / engine["tokens_per_second"], 3)
+                print(json.dumps({"figure": figure, "model": args.model.parent.name, "dtype": dtype,
+                                  "threads": args.threads, **row}), flush=True)
+                service.close("success").result()
+
+
+if __name__ == "__main__":
+    main()

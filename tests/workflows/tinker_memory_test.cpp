@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests how much memory the training jobs of Tinker's API get.
+#include "workflows/serve/tinker_memory.hpp"
+
+#include <gtest/gtest.h>
+
+#include "engines/formats/model_files.hpp"
+#include "engines/runtime/new_adapter.hpp"
+
+namespace tidemill::workflows {
+namespace {
+
+using engines::Recompute;
+
+constexpr std::int64_t kLongestTokens = 100;
+
+engines::JobOptions job_with(std::int64_t job_bytes) {
+  engines::ModelFiles model;
+  engines::ModelConfig& config = model.config;
+  config.vocab_size = 1024;
+  config.hidden_size = 256;
+  config.intermediate_size = 704;
+  config.num_layers = 2;
+  config.num_heads = 4;
+  config.num_kv_heads = 2;
+  config.head_dim = 64;
+  config.max_positions = 128;
+  config.sliding_windows = {0, 0};
+  model.tensors = engines::random_model_tensors(config, 1);
+  engines::JobOptions job;
+  job.adapter =
+      engines::make_adapter(engines::AdapterConfig(), model, DType::kF32, 1, "test").value();
+  set_job_memory(config, DType::kF32, {kLongestTokens, job_bytes}, job);
+  return job;
+}
+
+TEST(TinkerMemory, JobsRecomputeNoMoreThanTheirMemoryDemands) {
+  const engines::JobOptions most = job_with(std::int64_t{1} << 32U);
+  EXPECT_EQ(most.recompute, Recompute::kNone);
+  EXPECT_EQ(most.limits.train_rows, 4096);
+  const std::int64_t row = most.activation_bytes / most.limits.train_rows;
+  const engines::JobOptions exact = job_with(kLongestTokens * row);
+  EXPECT_EQ(exact.recompute, Recompute::kNone);
+  EXPECT_EQ(exact.activation_bytes, kLongestTokens * row);
+  const engines::JobOptions less = job_with(kLongestTokens * row - 1);
+  EXPECT_EQ(less.recompute, Recompute::kCheap);
+  EXPECT_LT(less.activation_bytes, exact.activation_bytes);
+}
+
+TEST(TinkerMemory, TheLongestSequenceFitsEvenIfMemoryIsShort) {
+  const engines::JobOptions least = job_with(1);
+  EXPECT_EQ(least.recompute, Recompute::kLayer);
+  for (const std::int64_t bytes : {std::int64_t{1}, std::int64_t{1} << 20U}) {
+    const engines::JobOptions job = job_with(bytes);
+    EXPECT_GE(job.limits.train_rows, kLongestTokens);
+    EXPECT_EQ(job.limits.sequence_rows, kLongestTokens);
+    EXPECT_GE(job.activation_bytes, job.limits.train_rows);
+  }
+}
+
+TEST(TinkerMemory, AsManyJobsAreOpenAsFit) {
+  EXPECT_EQ(max_jobs(1000, 100, 64), 10U);
+  EXPECT_EQ(max_jobs(1000, 10, 64), 64U);
+  EXPECT_EQ(max_jobs(1000, 1001, 64), 1U);
+}
+
+}  // namespace
+}  // namespace tidemill::workflows

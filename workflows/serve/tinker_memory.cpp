@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workflows/serve/tinker_memory.hpp"
+
+#include <algorithm>
+
+#include "engines/runtime/memory_estimate.hpp"
+
+namespace tidemill::workflows {
+namespace {
+
+// The rows that a pass has if memory allows. More would not make it faster.
+constexpr std::int64_t kPassRows = 4096;
+
+engines::MemoryLoad load_of(std::int64_t pass_rows, std::int64_t longest) {
+  engines::MemoryLoad load;
+  load.train_tokens = pass_rows;
+  load.sequence_tokens = longest;
+  return load;
+}
+
+}  // namespace
+
+void set_job_memory(const engines::ModelConfig& model, DType compute, const TinkerMemory& memory,
+                    engines::JobOptions& job) {
+  const std::int64_t longest = std::max<std::int64_t>(memory.longest_tokens, 1);
+  engines::RuntimeOptions runtime;
+  runtime.compute = compute;
+  runtime.adapter = job.adapter;
+  runtime.optimizer = job.optimizer;
+  runtime.window_tokens = job.window_tokens;
+  for (const engines::Recompute policy :
+       {engines::Recompute::kNone, engines::Recompute::kCheap, engines::Recompute::kLayer}) {
+    runtime.recompute = policy;
+    engines::set_budgets(model, load_of(1, 1), runtime);
+    const std::int64_t rows = memory.job_bytes / runtime.activation_bytes;
+    engines::set_budgets(model, load_of(std::max(longest, std::min(rows, kPassRows)), longest),
+                         runtime);
+    if (rows >= longest) {
+      break;
+    }
+  }
+  job.recompute = runtime.recompute;
+  job.activation_bytes = runtime.activation_bytes;
+  job.limits = runtime.limits;
+}
+
+std::size_t max_jobs(std::int64_t memory_bytes, std::int64_t job_bytes, std::size_t most) noexcept {
+  const std::int64_t fit = memory_bytes / std::max<std::int64_t>(job_bytes, 1);
+  return static_cast<std::size_t>(
+      std::clamp<std::int64_t>(fit, 1, static_cast<std::int64_t>(most)));
+}
+
+}  // namespace tidemill::workflows
