@@ -194,6 +194,8 @@ class Campaign:
                 client.join(timeout=SECONDS)
                 self.stage.check()
                 require(not client.is_alive(), f"{client} does not end")
+            require(self.wait_for(lambda: not list(self.stage.jobs.glob("runs/*/checkpoints"))),
+                    "the commits of jobs that have ended are not removed")
             require(server.stop() == 0, "the last server has not ended well")
 
 

@@ -10,11 +10,10 @@
 #include <utility>
 
 #include "actors/commit/checkpoint_commits.hpp"
+#include "actors/tuning/begun_job.hpp"
 #include "base/files/without_directory.hpp"
 #include "base/json/json.hpp"
 #include "base/text/time_text.hpp"
-#include "storage/run_files/lines.hpp"
-#include "storage/run_files/metrics_line.hpp"
 #include "workflows/rl/run_rl.hpp"
 #include "workflows/serve/job_config.hpp"
 #include "workflows/serve/run_folders.hpp"
@@ -33,8 +32,6 @@ constexpr const char* kConfigFile = "run.yaml";
 constexpr std::size_t kMaxConfigBytes = std::size_t{2} << 20U;
 // The shortest time between two reports of progress. Each is a durable change of the store.
 constexpr Duration kReportInterval = std::chrono::milliseconds(250);
-constexpr const char* kTrainLoss = "train_loss";
-constexpr std::uint32_t kEventsOfPage = 1000;
 constexpr std::size_t kReadBytes = std::size_t{1} << 20U;
 
 // Returns the number of lines of a stored file.
@@ -62,7 +59,7 @@ Status without_paths(const ServeOptions& server, const Status& status) {
 Json metrics_of(const actors::StepRecord& record) {
   Json::Object data{{"step", static_cast<std::int64_t>(record.step)}};
   for (const auto& [name, value] : record.metrics) {
-    const std::string shown = name == "loss"        ? kTrainLoss
+    const std::string shown = name == "loss"        ? actors::kTrainLoss
                               : name == "eval_loss" ? "valid_loss"
                                                     : name;
     data.push_back({shown, value});
@@ -88,63 +85,6 @@ std::string progress_message(const actors::StepRecord& record, std::uint64_t ste
   return text;
 }
 
-// How far a job had come when its run began: what earlier runs have trained and reported.
-struct Begun {
-  std::uint64_t step = 0;                  // of the commit from which the run continues
-  std::int64_t tokens = 0;                 // trained on until then
-  std::optional<std::uint64_t> trained;    // the last step whose training has been reported
-  std::optional<std::uint64_t> evaluated;  // the last step whose evaluation has been reported
-};
-
-std::int64_t trained_tokens(const std::map<std::string, double>& metrics) {
-  const auto metric = [&metrics](const char* name) {
-    const auto found = metrics.find(name);
-    return found == metrics.end() ? 0.0 : found->second;
-  };
-  return static_cast<std::int64_t>(metric("batch_tokens") + metric("train_tokens"));
-}
-
-// Returns how many tokens the steps before a commit were trained on, as its records say.
-Result<std::int64_t> committed_tokens(const std::filesystem::path& directory,
-                                      const storage::RecordMarks& marks) {
-  std::int64_t tokens = 0;
-  if (marks.metrics_bytes > 0) {
-    TIDEMILL_RETURN_IF_ERROR(
-        storage::for_each_line(directory / storage::kMetricsFile, marks.metrics_bytes,
-                               [&tokens](std::string_view text) -> Status {
-                                 TIDEMILL_ASSIGN_OR_RETURN(const storage::MetricsLine line,
-                                                           storage::parse_metrics_line(text));
-                                 tokens += line.kind == "train" ? trained_tokens(line.metrics) : 0;
-                                 return {};
-                               }));
-  }
-  return tokens;
-}
-
-// Finds the last steps that events have reported.
-Status find_reported(storage::JobStore& jobs, const std::string& job, Begun& begun) {
-  storage::PageQuery query{job, "", kEventsOfPage};
-  for (;;) {
-    TIDEMILL_ASSIGN_OR_RETURN(const storage::JobEventPage page, jobs.events(query));
-    for (const storage::JobEvent& event : page.entries) {
-      if (event.type != storage::EventType::kMetrics) {
-        continue;
-      }
-      TIDEMILL_ASSIGN_OR_RETURN(const Json data, parse_json(event.data));
-      const Json* step = data.find("step");
-      const std::int64_t* number = step == nullptr ? nullptr : step->if_integer();
-      if (number != nullptr && *number >= 0) {
-        auto& last = data.find(kTrainLoss) != nullptr ? begun.trained : begun.evaluated;
-        last = std::max(last.value_or(0), static_cast<std::uint64_t>(*number));
-      }
-    }
-    if (!page.has_more || (begun.trained.has_value() && begun.evaluated.has_value())) {
-      return {};
-    }
-    query.after = page.entries.back().id;
-  }
-}
-
 // Turns the records of a run into reports. A run that continues from a commit repeats the steps
 // after it, with the same results: each step is reported once.
 class Progress {
@@ -152,7 +92,7 @@ public:
   Progress(const Clock& clock, std::function<void(RunReport)> report)
       : clock_(clock), report_(std::move(report)) {}
 
-  void continue_from(const Begun& begun) {
+  void continue_from(const actors::BegunJob& begun) {
     const std::lock_guard lock(mutex_);
     begun_ = begun;
   }
@@ -169,7 +109,7 @@ public:
     const bool is_training = record.kind == "train";
     if (is_training && record.step > begun_.step) {
       begun_.step = record.step;
-      begun_.tokens += trained_tokens(record.metrics);
+      begun_.tokens += actors::trained_tokens(record.metrics);
     }
     first_step_ = is_training && first_step_ == 0 ? record.step : first_step_;
     last_ = metrics_of(record).to_line();
@@ -204,7 +144,7 @@ private:
   std::mutex mutex_;
   std::uint64_t steps_ = 0;
   std::uint64_t first_step_ = 0;
-  Begun begun_;
+  actors::BegunJob begun_;
   TimePoint started_;
   TimePoint reported_;
   std::string last_ = "{}";
@@ -290,12 +230,8 @@ Result<RunEnded> JobRun::run() {
   const std::shared_ptr<storage::CheckpointStore> store = std::move(opened);
   const auto commits = actors::make_checkpoint_commits(store, directory, text);
   TIDEMILL_ASSIGN_OR_RETURN(const std::optional<actors::RunCommit> last, commits->load());
-  Begun begun;
-  if (last.has_value()) {
-    begun.step = last->weights.version.step;
-    TIDEMILL_ASSIGN_OR_RETURN(begun.tokens, committed_tokens(directory, last->records));
-  }
-  TIDEMILL_RETURN_IF_ERROR(find_reported(*deps_->jobs, job_.id, begun));
+  TIDEMILL_ASSIGN_OR_RETURN(const actors::BegunJob begun,
+                            actors::find_begun_job(*deps_->jobs, job_.id, directory, last));
   progress_.continue_from(begun);
   const storage::JobHyperparameters resolved = resolve(job_.spec, all.num_rows);
   const auto log = [this](const std::string& line) { deps_->log(job_.id + ": " + line); };

@@ -11,9 +11,9 @@
 #include <set>
 #include <string>
 
+#include "actors/tuning/stores.hpp"
 #include "base/files/file.hpp"
 #include "base/result.hpp"
-#include "storage/jobs/job_store.hpp"
 #include "workflows/serve_options.hpp"
 
 namespace tidemill::workflows {

@@ -432,9 +432,10 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
                             open_tinker(options, opened.files));
   const actors::DeviceActor device_actor =
       start_device(options, run, opened.files.config, std::move(runtime), *device_port);
+  const auto metrics = std::make_shared<actors::GatewayMetrics>(model->id);
   if (tinker != nullptr) {
     start_tinker(*tinker, options, opened.files,
-                 {http.get(), parse_port.get(), device_actor, model}, run);
+                 {http.get(), parse_port.get(), device_actor, model, metrics}, run);
   }
   actors::TunerActor tuner;
   if (runs_jobs(options)) {
@@ -450,6 +451,7 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
   deps.parse_port = parse_port.get();
   deps.files = stores.files;
   deps.file_port = file_port.get();
+  deps.metrics = metrics;
   deps.tuning = tuner;
   deps.clock = &run.clock;
   deps.access = access;
