@@ -349,6 +349,7 @@ private:
   std::vector<Poll> polls_;
   std::map<CheckpointPath, CheckpointInfo> checkpoints_;
   std::map<std::string, RunInfo> runs_;
+  std::set<std::string> unstored_runs_;        // whose last write has failed
   std::map<std::string, Download> downloads_;  // by token
   bool listed_ = false;
   Status list_failure_;
