@@ -66,7 +66,7 @@ protected:
     return state;
   }
 
-  TemporaryDirectory folder_;
+  TemporaryDirectory folder_{memory_directory_path()};  // many writes are synced
   PosixFileSystem files_;
   engines::ModelFiles model_;
   std::unique_ptr<tinker::CheckpointStore> store_;
