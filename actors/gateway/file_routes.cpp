@@ -20,13 +20,7 @@ constexpr std::uint64_t kPartBytes = std::uint64_t{1} << 20U;
 // Returns the error for a failure of the store. The server is at fault if its files are damaged or
 // its disk is full.
 ApiError file_error(const Status& status) {
-  ApiError error = openai::to_api_error(status);
-  if (status.code() == Errc::kCorruptData) {
-    error.status = 500;
-  } else if (status.code() == Errc::kResourceExhausted) {
-    error.status = 507;
-    error.code = "insufficient_storage";
-  }
+  ApiError error = openai::to_storage_error(status);
   // A message that begins with the name of a field says so in `param`.
   for (const char* field : {"file", "filename", "purpose"}) {
     error.param = status.message().starts_with(std::string(field) + ":") ? field : error.param;

@@ -77,7 +77,7 @@ struct GatewayMetrics::Families {
                                                .Register(registry);
   prometheus::Family<Counter>& errors = prometheus::BuildCounter()
                                             .Name("tidemill:errors_total")
-                                            .Help("Requests that were refused or failed")
+                                            .Help("Responses with an error status")
                                             .Register(registry);
   Counter& train_tokens = counter("tidemill:train_tokens_total", "Tokens trained on");
   Gauge& jobs = gauge("tidemill:jobs_open", "Training jobs on the device");

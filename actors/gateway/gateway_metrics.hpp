@@ -16,7 +16,7 @@ namespace tidemill::actors {
 /// work; other names begin with "tidemill:". Tokens of a response count when it ends.
 ///
 /// Source: vLLM, docs/design/metrics.md and vllm/v1/metrics/loggers.py.
-/// Threads: one call at a time.
+/// Threads: one call at a time. The actors that share an object run on one thread.
 class GatewayMetrics {
 public:
   /// `model` is the value of the label model_name.
@@ -32,8 +32,8 @@ public:
   /// Counts a response that has ended.
   void on_response(const engines::RolloutResult& result, std::size_t prompt_tokens,
                    Duration since_arrival);
-  /// Counts a request that the gateway refused or that failed. What the HTTP server refuses does
-  /// not reach the gateway.
+  /// Counts a request that was refused or that failed. What the HTTP server refuses does not reach
+  /// the gateway, and failures that a future of Tinker's API reports are not counted.
   void on_error(std::uint32_t status);
 
   /// Returns all metrics, those of the device included.

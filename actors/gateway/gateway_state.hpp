@@ -75,7 +75,7 @@ struct GatewayState {
   std::map<ExchangeId, Exchange> exchanges;
   std::map<ExchangeId, std::shared_ptr<GatewayWork>> work;
   std::map<SampleId, Choice> choices;
-  std::unique_ptr<GatewayMetrics> metrics;
+  std::shared_ptr<GatewayMetrics> metrics;
   std::uint64_t last_sample = 0;
   std::size_t pending_body_bytes = 0;    // of all exchanges, without uploads
   std::size_t pending_upload_bytes = 0;  // of all exchanges

@@ -11,6 +11,7 @@
 #include <caf/fwd.hpp>
 
 #include "actors/gateway/access.hpp"
+#include "actors/gateway/gateway_metrics.hpp"
 #include "actors/gateway/handles.hpp"
 #include "actors/gateway/http/http_server.hpp"
 #include "actors/gateway/served_model.hpp"
@@ -50,7 +51,8 @@ struct GatewayDeps {
       nullptr;  // reads and writes `files`; needed with them; outlives the gateway
   /// Runs finetuning jobs, or null: the server then has no `/v1/fine_tuning/jobs`.
   TuningActor tuning;
-  const Clock* clock = nullptr;  // outlives the gateway
+  std::shared_ptr<GatewayMetrics> metrics;  // null: the gateway makes its own
+  const Clock* clock = nullptr;             // outlives the gateway
   AccessRules access;
   GatewayLimits limits;
   std::function<std::int64_t()> unix_time;  // seconds

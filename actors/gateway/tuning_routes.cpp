@@ -24,13 +24,7 @@ constexpr std::array<std::string_view, 9> kFields = {
 
 ApiError tuning_error(const caf::error& error) {
   const Status status = from_caf_error(error);
-  ApiError answer = openai::to_api_error(status);
-  if (status.code() == Errc::kCorruptData) {
-    answer.status = 500;
-  } else if (status.code() == Errc::kResourceExhausted) {
-    answer.status = 507;
-    answer.code = "insufficient_storage";
-  }
+  ApiError answer = openai::to_storage_error(status);
   const std::string& message = status.message();
   const std::string path = message.substr(0, message.find(": "));
   const std::string field = path.substr(0, path.find('.'));

@@ -6,6 +6,7 @@
 
 #include "actors/tinker/lora_config.hpp"
 #include "base/files/tensor_file.hpp"
+#include "base/files/without_directory.hpp"
 #include "base/json/fields.hpp"
 #include "engines/formats/adapter_files.hpp"
 
@@ -20,6 +21,7 @@ constexpr const char* kInfoFile = "checkpoint.json";
 constexpr const char* kRunFile = "run.json";
 constexpr const char* kOptimizerFile = "optimizer.safetensors";
 constexpr const char* kIncomplete = "incomplete";
+constexpr const char* kReplaced = "replaced";
 constexpr std::string_view kEncrypted = ".age";
 constexpr std::array kKinds = {CheckpointKind::kTraining, CheckpointKind::kSampler,
                                CheckpointKind::kExternal};
@@ -150,6 +152,7 @@ public:
     std::vector<CheckpointInfo> out;
     TIDEMILL_ASSIGN_OR_RETURN(const std::vector<std::string> runs, list_directory(root_));
     for (const std::string& run : runs) {
+      TIDEMILL_RETURN_IF_ERROR(complete_replacement(root_ / run));
       for (const CheckpointKind kind : kKinds) {
         const fs::path folder = root_ / run / kind_segment(kind);
         const Result<std::vector<std::string>> names = list_directory(folder);
@@ -159,9 +162,13 @@ public:
         TIDEMILL_RETURN_IF_ERROR(names.status());
         for (const std::string& name : names.value()) {
           Digests digests;
-          TIDEMILL_ASSIGN_OR_RETURN(CheckpointInfo info,
-                                    read_info(folder / name / kInfoFile, digests));
-          out.push_back(std::move(info));
+          Result<CheckpointInfo> info = read_info(folder / name / kInfoFile, digests);
+          if (!info.ok() && info.status().code() == Errc::kNotFound) {
+            TIDEMILL_RETURN_IF_ERROR(remove_tree(files_, folder, name));  // its removal was cut off
+            continue;
+          }
+          TIDEMILL_RETURN_IF_ERROR(info.status());
+          out.push_back(std::move(info).value());
         }
       }
     }
@@ -198,39 +205,13 @@ public:
   Result<std::int64_t> put(const CheckpointInfo& info, const JobState& state,
                            std::span<const AgeRecipient> recipients) override {
     const fs::path run = root_ / folder_of(info.path.run_id);
-    TIDEMILL_RETURN_IF_ERROR(make_directory(files_, run));
-    TIDEMILL_RETURN_IF_ERROR(clear_incomplete(run));
-    TIDEMILL_RETURN_IF_ERROR(make_directory(files_, run / kIncomplete));
-    const fs::path folder = run / kIncomplete / info.path.name;
-    TIDEMILL_RETURN_IF_ERROR(engines::write_adapter(files_, folder,
-                                                    to_adapter_config(info.lora, info.base_model),
-                                                    model_, state.weights.adapter));
-    if (!recipients.empty()) {
-      TIDEMILL_RETURN_IF_ERROR(encrypt_files(folder, recipients));
+    Result<std::int64_t> size = write(run, info, state, recipients);
+    if (size.ok()) {
+      return size;
     }
-    if (state.optimizer) {
-      TIDEMILL_RETURN_IF_ERROR(
-          write_tensor_file(files_, folder / kOptimizerFile, *state.optimizer));
-    }
-    CheckpointInfo described = info;
-    TIDEMILL_ASSIGN_OR_RETURN(described.size_bytes, size_of(folder));
-    const Digests digests{state.weights.base_digest, state.weights.adapter_digest};
-    TIDEMILL_RETURN_IF_ERROR(
-        write_file(files_, folder / kInfoFile, info_json(described, digests).to_text()));
-    // From here on, the checkpoint is complete; it replaces the one of its path.
-    const fs::path kind = run / kind_segment(info.path.kind);
-    TIDEMILL_RETURN_IF_ERROR(make_directory(files_, kind));
-    if (const Status removed = remove_tree(files_, kind, info.path.name);
-        !removed.ok() && removed.code() != Errc::kNotFound) {
-      return removed;
-    }
-    if (const int result = files_.rename(folder, kind / info.path.name); result < 0) {
-      return system_error(-result, "rename", folder);
-    }
-    if (const int result = files_.sync_directory(kind); result < 0) {
-      return system_error(-result, "sync", kind);
-    }
-    return described.size_bytes;
+    // The disk may be full: gives back what was written. If that fails too, the next call does it.
+    (void)clear_incomplete(run);
+    return without_directory(size.status(), root_);
   }
 
   Status put_info(const CheckpointInfo& info) override {
@@ -258,6 +239,11 @@ public:
   }
 
   Status remove(const CheckpointPath& path) override {
+    // A folder without this file is no checkpoint, whatever else is left in it.
+    if (const Status removed = remove_file(files_, folder(path) / kInfoFile);
+        !removed.ok() && removed.code() != Errc::kNotFound) {
+      return removed;
+    }
     return remove_tree(files_, root_ / folder_of(path.run_id) / kind_segment(path.kind), path.name);
   }
 
@@ -283,6 +269,76 @@ public:
 private:
   [[nodiscard]] fs::path folder(const CheckpointPath& path) const {
     return root_ / folder_of(path.run_id) / kind_segment(path.kind) / path.name;
+  }
+
+  // Writes a checkpoint to the folder `run`.
+  Result<std::int64_t> write(const fs::path& run, const CheckpointInfo& info, const JobState& state,
+                             std::span<const AgeRecipient> recipients) {
+    TIDEMILL_RETURN_IF_ERROR(make_directory(files_, run));
+    TIDEMILL_RETURN_IF_ERROR(complete_replacement(run));
+    TIDEMILL_RETURN_IF_ERROR(clear_incomplete(run));
+    TIDEMILL_RETURN_IF_ERROR(make_directory(files_, run / kIncomplete));
+    const fs::path folder = run / kIncomplete / info.path.name;
+    TIDEMILL_RETURN_IF_ERROR(engines::write_adapter(files_, folder,
+                                                    to_adapter_config(info.lora, info.base_model),
+                                                    model_, state.weights.adapter));
+    if (!recipients.empty()) {
+      TIDEMILL_RETURN_IF_ERROR(encrypt_files(folder, recipients));
+    }
+    if (state.optimizer) {
+      TIDEMILL_RETURN_IF_ERROR(
+          write_tensor_file(files_, folder / kOptimizerFile, *state.optimizer));
+    }
+    CheckpointInfo described = info;
+    TIDEMILL_ASSIGN_OR_RETURN(described.size_bytes, size_of(folder));
+    const Digests digests{state.weights.base_digest, state.weights.adapter_digest};
+    TIDEMILL_RETURN_IF_ERROR(
+        write_file(files_, folder / kInfoFile, info_json(described, digests).to_text()));
+    TIDEMILL_RETURN_IF_ERROR(publish(run, folder, info.path));
+    return described.size_bytes;
+  }
+
+  // Gives a complete checkpoint its name. One that has the name already is first moved to
+  // `kReplaced`: if the process ends before the new one has the name, the old one gets it back.
+  Status publish(const fs::path& run, const fs::path& folder, const CheckpointPath& path) {
+    const std::string kind(kind_segment(path.kind));
+    TIDEMILL_RETURN_IF_ERROR(make_directory(files_, run / kind));
+    const fs::path target = run / kind / path.name;
+    std::error_code ignored;
+    const bool replaces = fs::exists(target, ignored);
+    if (replaces) {
+      TIDEMILL_RETURN_IF_ERROR(make_directory(files_, run / kReplaced));
+      TIDEMILL_RETURN_IF_ERROR(make_directory(files_, run / kReplaced / kind));
+      TIDEMILL_RETURN_IF_ERROR(move(target, run / kReplaced / kind / path.name));
+    }
+    const Status moved = move(folder, target);
+    return replaces && moved.ok() ? complete_replacement(run) : moved;
+  }
+
+  // Moves a directory, durably.
+  Status move(const fs::path& from, const fs::path& to) {
+    if (const int result = files_.rename(from, to); result < 0) {
+      return system_error(-result, "rename", from);
+    }
+    const int result = files_.sync_directory(to.parent_path());
+    return result < 0 ? system_error(-result, "sync", to.parent_path()) : Status();
+  }
+
+  // Gives replaced checkpoints whose replacements have no name yet their names back, and removes
+  // the others.
+  Status complete_replacement(const fs::path& run) {
+    for (const CheckpointKind kind : kKinds) {
+      const fs::path folder = run / kReplaced / kind_segment(kind);
+      const Result<std::vector<std::string>> names = list_directory(folder);
+      for (std::size_t i = 0; names.ok() && i < names.value().size(); ++i) {
+        const fs::path target = run / kind_segment(kind) / names.value()[i];
+        std::error_code ignored;
+        TIDEMILL_RETURN_IF_ERROR(fs::exists(target, ignored)
+                                     ? remove_tree(files_, folder, names.value()[i])
+                                     : move(folder / names.value()[i], target));
+      }
+    }
+    return {};
   }
 
   // Replaces the files of an adapter by encrypted ones.

@@ -64,6 +64,11 @@ struct ServiceDeps {
   /// Runs `work` at a port, and then `done` on the caller's thread, not within this call.
   std::function<void(std::function<void()> work, std::function<void()> done)> run_work;
   std::function<void(ExchangeId, HttpResponse)> respond;
+  /// Called for each sample that has been generated, `since_arrival` after its request. May be
+  /// empty.
+  std::function<void(const engines::RolloutResult&, std::size_t prompt_tokens,
+                     Duration since_arrival)>
+      on_sample;
   std::function<TimePoint()> now;
   std::function<std::int64_t()> unix_time;  // seconds
   std::function<std::uint64_t()> random;    // 64 bits, for ids and seeds
@@ -216,6 +221,7 @@ private:
     std::vector<engines::RolloutResult> results;
     std::vector<SampleId> ids;
     std::size_t left = 0;
+    TimePoint arrival;
     Status failure;
   };
   struct Download {
@@ -343,6 +349,7 @@ private:
   std::vector<Poll> polls_;
   std::map<CheckpointPath, CheckpointInfo> checkpoints_;
   std::map<std::string, RunInfo> runs_;
+  std::set<std::string> unstored_runs_;        // whose last write has failed
   std::map<std::string, Download> downloads_;  // by token
   bool listed_ = false;
   Status list_failure_;

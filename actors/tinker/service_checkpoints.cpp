@@ -170,13 +170,18 @@ void Service::drop_expired() {
 }
 
 void Service::touch_run(Model& model) {
-  const bool is_new = !runs_.contains(model.run.id);
+  const bool is_new = !runs_.contains(model.run.id) || unstored_runs_.erase(model.run.id) > 0;
   model.run.last_request = deps_.unix_time();
   runs_[model.run.id] = model.run;
   if (is_new) {  // later requests only change the time, which is not worth a write
-    deps_.run_work([store = deps_.store,
-                    run = model.run] { [[maybe_unused]] const Status put = store->put_run(run); },
-                   [] {});
+    const auto stored = std::make_shared<Status>();
+    deps_.run_work(
+        [store = deps_.store, run = model.run, stored] { *stored = store->put_run(run); },
+        [this, id = model.run.id, stored] {
+          if (!stored->ok()) {
+            unstored_runs_.insert(id);  // the next request tries again
+          }
+        });
   }
 }
 

@@ -283,6 +283,7 @@ void Service::on(ExchangeId exchange, SampleCall& call) {
   sampling.sampler = call.sampling_session_id;
   sampling.clone = call.seq_id / kNumbersOfClone;
   sampling.left = count;
+  sampling.arrival = deps_.now();
   sampling.results.resize(count);
   sampling.call = std::move(call);
   sampling_.emplace(request, std::move(sampling));
@@ -339,6 +340,10 @@ void Service::on_sample(const std::string& request_id, std::size_t index,
         Status(Errc::kInternal, reason.empty() ? "the sample was cancelled" : reason);
   } else {
     sampling.results[index] = std::move(result).value();
+    if (deps_.on_sample) {
+      deps_.on_sample(sampling.results[index], sampling.call.settings.prompt_ids.size(),
+                      deps_.now() - sampling.arrival);
+    }
   }
   if (--sampling.left > 0) {
     return;

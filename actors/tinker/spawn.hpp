@@ -9,6 +9,7 @@
 #include <caf/fwd.hpp>
 
 #include "actors/device/handles.hpp"
+#include "actors/gateway/gateway_metrics.hpp"
 #include "actors/gateway/http/http_server.hpp"
 #include "actors/gateway/tinker/read_calls.hpp"
 #include "actors/tinker/handles.hpp"
@@ -31,6 +32,7 @@ struct TinkerDeps {
   std::shared_ptr<tinker::CheckpointStore> store;
   WorkPort* parse_port = nullptr;  // parses requests
   WorkPort* io_port = nullptr;     // reads and writes checkpoints, and initializes adapters
+  std::shared_ptr<GatewayMetrics> metrics;  // counts requests and samples; may be null
   const Clock* clock = nullptr;
   std::function<std::int64_t()> unix_time;  // seconds
   std::function<std::uint64_t()> random;    // for ids that cannot be guessed, and for seeds

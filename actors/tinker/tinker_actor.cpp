@@ -52,6 +52,15 @@ void run_at(Self self, WorkPort& port, std::function<void()> work, std::function
       caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message(atom::worked_v, id));
 }
 
+// Responds, and counts an error. The status 408 of a future that is not ready is none.
+void respond(const TinkerDeps& deps, ExchangeId exchange, HttpResponse response) {
+  constexpr std::uint32_t kNotReady = 408;
+  if (deps.metrics != nullptr && response.status >= 400 && response.status != kNotReady) {
+    deps.metrics->on_error(response.status);
+  }
+  deps.http->respond(exchange, std::move(response));
+}
+
 void on_worked(Self self, std::uint64_t id) {
   const auto found = self->state.working.find(id);
   if (found != self->state.working.end()) {
@@ -68,7 +77,7 @@ void on_tinker_request(Self self, HttpRequest& request) {
   if (state.parsing_bytes + bytes > kMaxParsingBytes) {
     HttpResponse response = openai::to_response({429, "the server has too many requests"});
     response.headers.push_back({"retry-after", "1"});
-    state.deps.http->respond(exchange, std::move(response));
+    respond(state.deps, exchange, std::move(response));
     return;
   }
   state.parsing_bytes += bytes;
@@ -117,9 +126,15 @@ TinkerActor::behavior_type tinker_actor(Self self, TinkerDeps deps) {
   service.backend = state.backend.get();
   service.store = state.deps.store;
   service.run_work = run_io;
-  service.respond = [http = state.deps.http](ExchangeId exchange, HttpResponse response) {
-    http->respond(exchange, std::move(response));
+  service.respond = [self](ExchangeId exchange, HttpResponse response) {
+    respond(self->state.deps, exchange, std::move(response));
   };
+  if (state.deps.metrics != nullptr) {
+    service.on_sample = [metrics = state.deps.metrics](const engines::RolloutResult& result,
+                                                       std::size_t prompt_tokens, Duration since) {
+      metrics->on_response(result, prompt_tokens, since);
+    };
+  }
   service.now = [clock = state.deps.clock] { return clock->now(); };
   service.unix_time = state.deps.unix_time;
   service.random = state.deps.random;

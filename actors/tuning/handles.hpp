@@ -37,6 +37,7 @@ using TuningActor = caf::typed_actor<
     // Each asks for a change of the state, and replies with the job once the change is durable.
     // They fail with `kInvalidArgument` if the job's state does not permit it (`may_follow`): a job
     // that has ended changes no more. A paused job keeps what it has trained. `resume` queues it.
+    // A job whose run finds the disk full is paused, with an event and an error that say so.
     caf::replies_to<atom::cancel, std::string>::with<storage::JobRecord>,
     caf::replies_to<atom::pause, std::string>::with<storage::JobRecord>,
     caf::replies_to<atom::resume, std::string>::with<storage::JobRecord>,

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 
 #include <caf/fwd.hpp>
@@ -45,6 +46,9 @@ struct TunerDeps {
   std::function<std::string(const storage::JobRecord&)> model_name;
   /// Returns the directory of the adapter of a job that has succeeded.
   std::function<std::string(const storage::JobRecord&)> adapter_path;
+  /// Removes the files that jobs leave and nothing needs any more, except those of the jobs
+  /// `running`. Called at the port, at the start and whenever a run has ended. May be empty.
+  std::function<Status(storage::JobStore&, const std::set<std::string>& running)> remove_leftovers;
   std::size_t max_running = 1;  // further jobs wait, in the order in which they were created
   std::function<std::int64_t()> unix_time;      // seconds
   std::function<void(const std::string&)> log;  // takes one line

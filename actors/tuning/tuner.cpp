@@ -11,12 +11,17 @@
 //
 // A run that was stopped may end after its job has been resumed. The job then waits in the queue
 // until the run has ended.
+//
+// If the disk is full, a run that ends for that reason pauses its job, which keeps its last commit.
+// If the store has no room for the end of a run either, the actor keeps it in `unwritten`, shows it
+// to clients, and writes it again every `kRetryTime` and before the next request to change a job.
 #include <algorithm>
 #include <any>
 #include <deque>
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -25,6 +30,7 @@
 #include "actors/end_with.hpp"
 #include "actors/errors.hpp"
 #include "actors/tuning/spawn.hpp"
+#include "actors/work/alarm.hpp"
 
 namespace tidemill::actors {
 namespace {
@@ -39,6 +45,8 @@ using storage::JobStore;
 
 // How long the device may take to load an adapter beside all else that it does.
 constexpr auto kLoadTime = std::chrono::seconds(600);
+// How long the actor waits before it tries again what a full disk has prevented.
+constexpr auto kRetryTime = std::chrono::seconds(5);
 // The most jobs whose adapters are served again after a start.
 constexpr std::uint32_t kMaxServedJobs = 100;
 
@@ -59,6 +67,12 @@ private:
   std::vector<std::pair<std::string, RunReport>> reports_;
 };
 
+// The end of a run for which the store had no room.
+struct UnwrittenEnd {
+  JobChange change;
+  bool is_at_port = false;  // is being written again
+};
+
 struct TunerState {
   static inline const char* name = "tuner";
   TunerState() = default;
@@ -69,6 +83,9 @@ struct TunerState {
   std::deque<std::string> queue;                           // ids of jobs that are to be started
   std::uint64_t last_ticket = 0;
   std::map<std::uint64_t, std::function<void()>> pending;  // what follows work at the port
+  std::map<std::string, UnwrittenEnd> unwritten;           // by job
+  bool is_continued = false;  // the jobs of an earlier server are in the queue
+  Alarm retry;
   bool stopping = false;
 };
 
@@ -108,12 +125,30 @@ void at_store(Self self, Call call, Then then) {
       caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message(atom::worked_v, ticket));
 }
 
+// Makes a job look as it does once the end of its run is written.
+void show_end(Self self, JobRecord& job) {
+  const auto found = self->state.unwritten.find(job.id);
+  if (found != self->state.unwritten.end() && may_follow(job.state, *found->second.change.state)) {
+    job.state = *found->second.change.state;
+    job.error = found->second.change.error.value_or(job.error);
+    job.fine_tuned_model = found->second.change.fine_tuned_model.value_or(job.fine_tuned_model);
+  }
+}
+void show_end(Self self, storage::JobPage& page) {
+  for (JobRecord& job : page.entries) {
+    show_end(self, job);
+  }
+}
+void show_end(Self /*self*/, const storage::JobEventPage& /*page*/) {}
+void show_end(Self /*self*/, const storage::JobCheckpointPage& /*page*/) {}
+
 // Replies with what `call` returns.
 template <class Value, class Call>
 caf::typed_response_promise<Value> reply_from_store(Self self, Call call) {
   auto promise = self->make_response_promise<Value>();
-  at_store(self, std::move(call), [promise](Result<Value> result) mutable {
+  at_store(self, std::move(call), [self, promise](Result<Value> result) mutable {
     if (result.ok()) {
+      show_end(self, result.value());
       promise.deliver(std::move(result).value());
     } else {
       promise.deliver(to_caf_error(result.status()));
@@ -122,10 +157,15 @@ caf::typed_response_promise<Value> reply_from_store(Self self, Call call) {
   return promise;
 }
 
-// Changes a job without a client that waits for it. Logs a failure.
-void change_job(Self self, const std::string& id, JobChange change) {
+// Adds what a run has reported to its job, unless the job has been cancelled meanwhile. Logs a
+// failure.
+void add_report(Self self, const std::string& id, JobChange change) {
   at_store(
-      self, [id, change = std::move(change)](JobStore& jobs) { return jobs.change(id, change); },
+      self,
+      [id, change = std::move(change)](JobStore& jobs) -> Result<JobRecord> {
+        TIDEMILL_ASSIGN_OR_RETURN(JobRecord job, jobs.find(id));
+        return has_ended(job.state) ? Result<JobRecord>(std::move(job)) : jobs.change(id, change);
+      },
       [self, id](const Result<JobRecord>& changed) {
         if (!changed.ok()) {
           self->state.deps.log(id + ": " + changed.status().message());
@@ -134,6 +174,33 @@ void change_job(Self self, const std::string& id, JobChange change) {
 }
 
 void start_next(Self self);
+
+// Lets `retry` be called when the disk may have room again.
+void retry_later(Self self) {
+  self->state.retry.set(self, TimePoint{self->clock().now()} + Duration{kRetryTime});
+}
+
+// Removes what jobs that have ended no longer need. Logs a failure.
+void remove_leftovers(Self self) {
+  auto& state = self->state;
+  if (!state.deps.remove_leftovers) {
+    return;
+  }
+  std::set<std::string> running;
+  for (const auto& [id, run] : state.runs) {
+    running.insert(id);
+  }
+  at_store(
+      self,
+      [remove = state.deps.remove_leftovers, running = std::move(running)](JobStore& jobs) {
+        return remove(jobs, running);
+      },
+      [self](const Status& status) {
+        if (!status.ok()) {
+          self->state.deps.log("files of finetuning jobs: " + status.message());
+        }
+      });
+}
 
 void start_run(Self self, const JobRecord& job) {
   auto& state = self->state;
@@ -146,6 +213,8 @@ void start_run(Self self, const JobRecord& job) {
         }
       });
 }
+
+void end_run(Self self, const std::string& id);
 
 // Starts the jobs in the queue for which there is room.
 void start_next(Self self) {
@@ -170,8 +239,13 @@ void start_next(Self self) {
             start_run(self, job.value());
             return;
           }
-          self->state.runs.erase(id);  // cancelled or paused meanwhile, or the store has failed
-          start_next(self);
+          if (job.status().code() == Errc::kResourceExhausted) {
+            self->state.runs.erase(id);
+            self->state.queue.push_front(id);
+            retry_later(self);
+            return;
+          }
+          end_run(self, id);  // cancelled or paused meanwhile, or the store has failed
         });
   }
 }
@@ -184,6 +258,7 @@ void end_run(Self self, const std::string& id) {
     self->quit();
     return;
   }
+  remove_leftovers(self);
   start_next(self);
 }
 
@@ -196,7 +271,39 @@ AdapterRequest adapter_request(AdapterAction action, const std::string& name,
   return request;
 }
 
-// Makes a job whose adapter is served "succeeded". If it has been cancelled, unloads the adapter.
+// Writes how a run has ended, and starts what waits for its place. If the job has been cancelled
+// meanwhile, unloads its adapter.
+void write_end(Self self, const std::string& id, const JobChange& change) {
+  at_store(
+      self, [id, change](JobStore& jobs) { return jobs.change(id, change); },
+      [self, id, change](const Result<JobRecord>& changed) {
+        auto& state = self->state;
+        const bool has_room = changed.status().code() != Errc::kResourceExhausted;
+        const bool is_first = state.unwritten.erase(id) == 0;
+        if (!changed.ok() && (has_room || is_first)) {
+          state.deps.log(id + ": " + changed.status().message());
+        }
+        if (!has_room) {
+          state.unwritten[id] = {change};
+          retry_later(self);
+        } else if (!changed.ok() && change.fine_tuned_model.has_value()) {
+          caf::anon_send(state.deps.device, atom::adapters_v,
+                         adapter_request(AdapterAction::kUnload, *change.fine_tuned_model));
+        }
+        end_run(self, id);
+      });
+}
+
+// Writes again what the store had no room for.
+void write_ends(Self self) {
+  for (auto& [id, end] : self->state.unwritten) {
+    if (!std::exchange(end.is_at_port, true)) {
+      write_end(self, id, end.change);
+    }
+  }
+}
+
+// Makes a job whose adapter is served "succeeded".
 void succeed(Self self, const JobRecord& job, const RunEnded& ended) {
   JobChange change = change_to(self, JobState::kSucceeded, "The job has completed successfully.");
   change.fine_tuned_model = self->state.deps.model_name(job);
@@ -205,21 +312,8 @@ void succeed(Self self, const JobRecord& job, const RunEnded& ended) {
   checkpoint.step_number = static_cast<std::int64_t>(ended.steps);
   checkpoint.metrics = ended.metrics;
   checkpoint.fine_tuned_model_checkpoint = *change.fine_tuned_model;
-  at_store(
-      self,
-      [id = job.id, change, checkpoint](JobStore& jobs) -> Result<JobRecord> {
-        TIDEMILL_ASSIGN_OR_RETURN(JobRecord changed, jobs.change(id, change));
-        TIDEMILL_RETURN_IF_ERROR(jobs.add_checkpoint(id, checkpoint).status());
-        return changed;
-      },
-      [self, id = job.id, name = *change.fine_tuned_model](const Result<JobRecord>& changed) {
-        if (!changed.ok()) {
-          self->state.deps.log(id + ": " + changed.status().message());
-          caf::anon_send(self->state.deps.device, atom::adapters_v,
-                         adapter_request(AdapterAction::kUnload, name));
-        }
-        end_run(self, id);
-      });
+  change.checkpoint = std::move(checkpoint);
+  write_end(self, job.id, change);
 }
 
 void fail(Self self, const std::string& id, const Status& why) {
@@ -230,14 +324,20 @@ void fail(Self self, const std::string& id, const Status& why) {
   JobChange change = change_to(self, JobState::kFailed, "The job has failed: " + why.message(),
                                EventLevel::kError);
   change.error = storage::JobError{std::string(errc_name(why.code())), why.message(), ""};
-  at_store(
-      self, [id, change](JobStore& jobs) { return jobs.change(id, change); },
-      [self, id](const Result<JobRecord>& changed) {
-        if (!changed.ok()) {
-          self->state.deps.log(id + ": " + changed.status().message());
-        }
-        end_run(self, id);
-      });
+  write_end(self, id, change);
+}
+
+// Pauses a job for which the disk, or another resource, has no room.
+void pause(Self self, const std::string& id, const Status& why) {
+  if (self->state.stopping) {
+    end_run(self, id);
+    return;
+  }
+  JobChange change = change_to(
+      self, JobState::kPaused,
+      "The job was paused: " + why.message() + "; resume it once there is room", EventLevel::kWarn);
+  change.error = storage::JobError{std::string(errc_name(why.code())), why.message(), ""};
+  write_end(self, id, change);
 }
 
 // Has the device serve the adapter of a run that has ended, and then ends the job.
@@ -267,7 +367,7 @@ void on_report(Self self, const std::string& id, const RunBegan& began) {
   change.resolved = began.resolved;
   change.event = event_of(
       self, "The files are valid. The job takes " + std::to_string(began.steps) + " steps.");
-  change_job(self, id, std::move(change));
+  add_report(self, id, std::move(change));
 }
 
 void on_report(Self self, const std::string& id, const RunProgress& progress) {
@@ -278,11 +378,13 @@ void on_report(Self self, const std::string& id, const RunProgress& progress) {
   change.event = event_of(self, progress.message);
   change.event->type = EventType::kMetrics;
   change.event->data = progress.data;
-  change_job(self, id, std::move(change));
+  add_report(self, id, std::move(change));
 }
 
 void on_report(Self self, const std::string& id, const Result<RunEnded>& ended) {
-  if (!ended.ok()) {
+  if (ended.status().code() == Errc::kResourceExhausted) {
+    pause(self, id, ended.status());
+  } else if (!ended.ok()) {
     fail(self, id, ended.status());
   } else if (ended.value().stopped) {
     end_run(self, id);
@@ -295,9 +397,12 @@ void on_report(Self self, const std::string& id, const Result<RunEnded>& ended) 
 caf::typed_response_promise<JobRecord> change_state(Self self, const std::string& id, JobState next,
                                                     const char* message) {
   auto promise = self->make_response_promise<JobRecord>();
+  write_ends(self);
+  JobChange wanted = change_to(self, next, message);
+  wanted.error = storage::JobError();  // of the run before
   at_store(
       self,
-      [id, change = change_to(self, next, message)](JobStore& jobs) -> Result<JobRecord> {
+      [id, change = std::move(wanted)](JobStore& jobs) -> Result<JobRecord> {
         TIDEMILL_ASSIGN_OR_RETURN(const JobRecord job, jobs.find(id));
         // The store lets a running job be queued again, for a server that starts again.
         if (change.state == JobState::kQueued && job.state != JobState::kPaused) {
@@ -308,12 +413,17 @@ caf::typed_response_promise<JobRecord> change_state(Self self, const std::string
         return jobs.change(id, change);
       },
       [self, id, next, promise](Result<JobRecord> changed) mutable {
+        auto& state = self->state;
         if (!changed.ok()) {
-          promise.deliver(to_caf_error(changed.status()));
+          // The store knows no better if it had no room for the end of the run.
+          promise.deliver(to_caf_error(
+              state.unwritten.contains(id)
+                  ? Status(Errc::kResourceExhausted,
+                           id + ": the disk is full, so the state of the job cannot change")
+                  : changed.status()));
           return;
         }
         promise.deliver(std::move(changed).value());
-        auto& state = self->state;
         std::erase(state.queue, id);
         if (next == JobState::kQueued) {
           state.queue.push_back(id);
@@ -406,14 +516,32 @@ void continue_jobs(Self self) {
       [self](Result<Found> found) {
         if (!found.ok()) {
           self->state.deps.log("finetuning jobs: " + found.status().message());
+          if (found.status().code() == Errc::kResourceExhausted) {
+            retry_later(self);
+          }
           return;
         }
+        self->state.is_continued = true;
+        remove_leftovers(self);
         for (const JobRecord& job : found.value().to_queue) {
           self->state.queue.push_back(job.id);
         }
         start_next(self);
         serve_adapters(self, std::move(found).value().succeeded);
       });
+}
+
+// Tries again what a full disk has prevented.
+void retry(Self self) {
+  if (self->state.stopping) {
+    return;
+  }
+  write_ends(self);
+  if (self->state.is_continued) {
+    start_next(self);
+  } else {
+    continue_jobs(self);
+  }
 }
 
 void stop(Self self) {
@@ -471,6 +599,9 @@ TunerActor::behavior_type tuner(Self self, TunerDeps deps) {
       [self](atom::start) { continue_jobs(self); },
       [self](atom::stop) { stop(self); },
       [self](atom::wake) {
+        if (self->state.retry.take(TimePoint{self->clock().now()})) {
+          retry(self);
+        }
         for (auto& [id, report] : self->state.reports->take()) {
           std::visit([self, &id = id](const auto& one) { on_report(self, id, one); }, report);
         }

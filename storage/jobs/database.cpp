@@ -2,7 +2,9 @@
 #include "storage/jobs/database.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <sqlite3.h>
+#include <system_error>
 #include <utility>
 
 #include "base/text/clip.hpp"
@@ -33,6 +35,16 @@ Errc code_of(int error) {
     case SQLITE_IOERR: return Errc::kUnavailable;
     default: return Errc::kInternal;
   }
+}
+
+// Whether a write, or the growth of the shared index, has failed because there is no room. SQLite
+// then undoes the transaction as after SQLITE_FULL. A sync that fails is no such error, because the
+// transaction may be in the file.
+bool is_full(int error, int system_error) {
+  const bool writes = error == SQLITE_IOERR_WRITE || error == SQLITE_IOERR_SHMSIZE ||
+                      error == SQLITE_IOERR_SHMOPEN || error == SQLITE_IOERR_SHMMAP ||
+                      (error & 0xFF) == SQLITE_CANTOPEN;
+  return writes && (system_error == ENOSPC || system_error == EDQUOT || system_error == EFBIG);
 }
 
 // Whether SQLite's idea of the file may be wrong after the error.
@@ -116,10 +128,17 @@ std::int64_t Database::num_changed() const {
 }
 
 Status Database::failed(int code) {
-  const char* reason =
+  std::string reason =
       sqlite3_errcode(handle_) == code ? sqlite3_errmsg(handle_) : sqlite3_errstr(code);
-  Status status(code_of(code), path_.string() + ": " + clipped(reason, kMaxReasonBytes));
-  if (is_fatal(code)) {
+  const bool is_io = (code & 0xFF) == SQLITE_IOERR || (code & 0xFF) == SQLITE_CANTOPEN;
+  const int system_error = is_io ? sqlite3_system_errno(handle_) : 0;
+  if (system_error != 0) {
+    reason += std::string(": ") + std::generic_category().message(system_error);
+  }
+  const bool full = is_full(code, system_error);
+  const Status status(full ? Errc::kResourceExhausted : code_of(code),
+                      path_.string() + ": " + clipped(reason, kMaxReasonBytes));
+  if (is_fatal(code) && !full) {
     failure_ = status;
   }
   return status;

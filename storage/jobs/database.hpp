@@ -5,7 +5,7 @@
 // Changes are durable once their transaction has been committed (`journal_mode` WAL and
 // `synchronous` FULL). After an I/O error, or if the file is damaged, SQLite's idea of the file may
 // be wrong: the database then refuses all further calls with the same failure, until the program
-// opens it again.
+// opens it again. An error that says that the disk is full or a quota is used up is no such error.
 #pragma once
 
 #include <cstdint>

@@ -284,6 +284,10 @@ Result<JobRecord> JobStore::change(const std::string& id, const JobChange& chang
     TIDEMILL_ASSIGN_OR_RETURN(const std::int64_t number, number_of_job(id));
     TIDEMILL_RETURN_IF_ERROR(insert_event(number, *change.event).status());
   }
+  if (change.checkpoint.has_value()) {
+    TIDEMILL_ASSIGN_OR_RETURN(const std::int64_t number, number_of_job(id));
+    TIDEMILL_RETURN_IF_ERROR(insert_checkpoint(number, *change.checkpoint).status());
+  }
   TIDEMILL_RETURN_IF_ERROR(transaction.commit());
   return job;
 }
@@ -362,39 +366,48 @@ Result<JobEventPage> JobStore::events(const PageQuery& query) {
 
 // -- checkpoints ----------------------------------------------------------------------------------
 
-Result<JobCheckpoint> JobStore::add_checkpoint(const std::string& job, JobCheckpoint checkpoint) {
+Result<JobCheckpoint> JobStore::insert_checkpoint(std::int64_t job, JobCheckpoint checkpoint) {
   TIDEMILL_RETURN_IF_ERROR(check_length("metrics", checkpoint.metrics));
   TIDEMILL_RETURN_IF_ERROR(
       check_length("fine_tuned_model_checkpoint", checkpoint.fine_tuned_model_checkpoint));
   auto& parts = directory_->parts();
   auto& database = *parts.database;
-  const std::lock_guard lock(parts.mutex);
-  Transaction transaction(database);
-  TIDEMILL_RETURN_IF_ERROR(transaction.begun());
-  TIDEMILL_ASSIGN_OR_RETURN(const std::int64_t number, number_of_job(job));
   checkpoint.id = parts.make_id("ftckpt-");
   TIDEMILL_RETURN_IF_ERROR(database.execute(
       "INSERT INTO checkpoints(id, job, created_at, step_number, metrics, model) "
       "VALUES(?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT(job, step_number) DO UPDATE SET "
       "created_at = excluded.created_at, metrics = excluded.metrics, model = excluded.model",
-      checkpoint.id, number, checkpoint.created_at, checkpoint.step_number, checkpoint.metrics,
+      checkpoint.id, job, checkpoint.created_at, checkpoint.step_number, checkpoint.metrics,
       checkpoint.fine_tuned_model_checkpoint));
   TIDEMILL_ASSIGN_OR_RETURN(
       const std::int64_t checkpoints,
-      count(database, "SELECT count(*) FROM checkpoints WHERE job = ?1", number));
+      count(database, "SELECT count(*) FROM checkpoints WHERE job = ?1", job));
   if (checkpoints > std::int64_t{limits_.max_checkpoints}) {
     return Status(
         Errc::kResourceExhausted,
-        job + ": has " + std::to_string(limits_.max_checkpoints) + " checkpoints, its limit");
+        "the job has " + std::to_string(limits_.max_checkpoints) + " checkpoints, its limit");
   }
   TIDEMILL_ASSIGN_OR_RETURN(
       Statement row,
-      database.query("SELECT id FROM checkpoints WHERE job = ?1 AND step_number = ?2", number,
+      database.query("SELECT id FROM checkpoints WHERE job = ?1 AND step_number = ?2", job,
                      checkpoint.step_number));
   TIDEMILL_RETURN_IF_ERROR(row.step().status());
   checkpoint.id = row.text(0);
-  TIDEMILL_RETURN_IF_ERROR(transaction.commit());
   return checkpoint;
+}
+
+Result<JobCheckpoint> JobStore::add_checkpoint(const std::string& job, JobCheckpoint checkpoint) {
+  auto& parts = directory_->parts();
+  const std::lock_guard lock(parts.mutex);
+  Transaction transaction(*parts.database);
+  TIDEMILL_RETURN_IF_ERROR(transaction.begun());
+  TIDEMILL_ASSIGN_OR_RETURN(const std::int64_t number, number_of_job(job));
+  auto added = insert_checkpoint(number, std::move(checkpoint));
+  if (!added.ok()) {
+    return added.status().with_context(job);
+  }
+  TIDEMILL_RETURN_IF_ERROR(transaction.commit());
+  return added;
 }
 
 Result<JobCheckpointPage> JobStore::checkpoints(const PageQuery& query) {

@@ -35,6 +35,7 @@ struct JobChange {
   std::optional<std::int64_t> estimated_finish;  // reset to 0 when the job ends
   std::optional<std::vector<std::string>> result_files;
   std::optional<JobError> error;
+  std::optional<JobCheckpoint> checkpoint;  // added as by `JobStore::add_checkpoint`
 };
 
 /// The jobs of a job directory, their events and checkpoints. A call that has returned is durable,
@@ -65,8 +66,10 @@ public:
   /// Returns the jobs that have not ended, oldest first.
   [[nodiscard]] Result<std::vector<JobRecord>> unfinished();
 
-  /// Changes a job, and adds the event, in one transaction. Returns the job as it is then.
-  /// Errors: `kInvalidArgument` if the state cannot follow the current one, or a text is too long.
+  /// Changes a job, and adds the event and the checkpoint, in one transaction. Returns the job as
+  /// it is then.
+  /// Errors: `kInvalidArgument` if the state cannot follow the current one, or a text is too long;
+  /// as `add_checkpoint`.
   [[nodiscard]] Result<JobRecord> change(const std::string& id, const JobChange& change);
 
   /// Adds an event. Returns it with its id. Errors: `kInvalidArgument` if a text is too long.
@@ -87,6 +90,7 @@ private:
   [[nodiscard]] Status check_file(std::string_view field, const std::string& id);
   [[nodiscard]] Status make_room();
   [[nodiscard]] Result<JobEvent> insert_event(std::int64_t job, JobEvent event);
+  [[nodiscard]] Result<JobCheckpoint> insert_checkpoint(std::int64_t job, JobCheckpoint checkpoint);
   [[nodiscard]] Status limit_events(std::int64_t job, std::int64_t newest);
   [[nodiscard]] Result<std::int64_t> number_of_job(const std::string& id);
 

@@ -69,6 +69,10 @@ protected:
     };
     deps.model_name = [](const JobRecord& job) { return "ft:" + job.id; };
     deps.adapter_path = [](const JobRecord& job) { return "runs/" + job.id; };
+    deps.remove_leftovers = [this](storage::JobStore&, const std::set<std::string>& running) {
+      removals_.push_back(running);
+      return Status();
+    };
     deps.max_running = 2;
     deps.unix_time = [] { return std::int64_t{1000}; };
     deps.log = [this](const std::string& line) { log_.push_back(line); };
@@ -133,6 +137,7 @@ protected:
   actors::DeviceActor device_;
   std::vector<std::shared_ptr<StartedRun>> runs_;
   std::vector<std::string> log_;
+  std::vector<std::set<std::string>> removals_;  // the jobs that ran at each
   actors::TunerActor tuner_;
   std::shared_ptr<std::optional<Status>> exit_;
 };
@@ -217,6 +222,45 @@ TEST_F(TunerTest, AnAdapterThatCannotBeServedFailsItsJob) {
   settle();
   EXPECT_EQ(state(id), JobState::kFailed);
   EXPECT_THAT(job(id).error.message, HasSubstr("no memory"));
+}
+
+TEST_F(TunerTest, AJobThatTheDiskHasNoRoomForPauses) {
+  const std::string id = create();
+  const std::string other = create();
+  report(0, Result<actors::RunEnded>(Status(Errc::kResourceExhausted, "No space left on device")));
+  EXPECT_EQ(state(id), JobState::kPaused);
+  EXPECT_EQ(job(id).error.message, "No space left on device");
+  EXPECT_THAT(messages(id).front(), HasSubstr("paused: No space left on device"));
+  EXPECT_EQ(state(other), JobState::kRunning);
+  EXPECT_TRUE(send<JobRecord>(atom::resume_v, id).ok());
+  EXPECT_EQ(state(id), JobState::kRunning);
+  EXPECT_EQ(job(id).error, storage::JobError());
+  ASSERT_EQ(runs_.size(), 3U);
+  EXPECT_EQ(runs_[2]->job.id, id);
+}
+
+TEST_F(TunerTest, ACancelledJobTakesNoMoreReports) {
+  const std::string id = create();
+  EXPECT_TRUE(send<JobRecord>(atom::cancel_v, id).ok());
+  const JobRecord cancelled = job(id);
+  report(0, actors::RunBegan{{8, 1, 1.0, 0, 1}, 30});
+  report(0, actors::RunProgress{1, 30, 100, 1.0, "Step 1/30", R"({"step":1})"});
+  EXPECT_EQ(job(id), cancelled);
+  EXPECT_EQ(messages(id).front(), "The job was cancelled.");
+}
+
+TEST_F(TunerTest, WhatRunsLeaveIsRemovedOnceTheyHaveEnded) {
+  ASSERT_THAT(removals_, ElementsAre(::testing::IsEmpty())) << "at the start";
+  const std::string id = create();
+  const std::string other = create();
+  end(0);
+  fake_->adapter_requests.front().reply({});
+  settle();
+  EXPECT_THAT(removals_.back(), ElementsAre(other));
+  EXPECT_TRUE(send<JobRecord>(atom::cancel_v, other).ok());
+  EXPECT_EQ(removals_.size(), 2U) << "the run of a cancelled job may still write";
+  end(1, true);
+  EXPECT_THAT(removals_.back(), ::testing::IsEmpty());
 }
 
 TEST_F(TunerTest, RequestsThatCannotBeMetAreRefused) {

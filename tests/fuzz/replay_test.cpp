@@ -35,6 +35,7 @@ constexpr Row kRows[] = {
     {"run_file", run_file, 3, 5, 1},
     {"safetensors", safetensors, 1, 15, 0},
     {"shard_index", shard_index, 1, 7, 0},
+    {"tinker_request", tinker_request, 0, 26, 0},
     {"tokenizer", tokenizer, 1, 17, 13},
     {"tokenizer_config", tokenizer_config, 3, 6, 3},
     {"uploaded_form", uploaded_form, 0, 4, 0},

@@ -220,6 +220,39 @@ class ServerLifeTest(unittest.TestCase):
             self.assertEqual(server.port, port)
             server.post("/v1/completions", prompt="1+1=", max_tokens=1)
 
+    def test_metrics_count_the_requests_of_tinker(self) -> None:
+        with Server(PROGRAM, MODEL, "serve.checkpoints_path=checkpoints") as server:
+            def call(path: str, status: int = 200, **body: object) -> dict:
+                got, data = server.request("POST", "/api/v1/" + path, body)
+                self.assertEqual(got, status, data)
+                return data
+
+            session = call("create_session", type="create_session")["session_id"]
+            sampler = call("create_sampling_session", session_id=session, sampling_session_seq_id=1,
+                           base_model=server.model)["sampling_session_id"]
+            prompt = {"chunks": [{"type": "encoded_text", "tokens": [5, 6, 7]}]}
+            request = {"sampling_session_id": sampler, "seq_id": 1, "num_samples": 3, "prompt": prompt,
+                       "sampling_params": {"max_tokens": 4, "stop": []}}
+            sent = call("asample", **request)
+            call("asample", 400, **{**request, "seq_id": 2, "num_samples": 0})
+            connection = server.connect()
+            connection.request("POST", "/api/v1/retrieve_future", json.dumps({"request_id": sent["request_id"]}),
+                               {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            self.assertEqual((response.status, bool(response.read())), (200, True))
+            connection.request("GET", "/metrics")
+            lines = connection.getresponse().read().decode().splitlines()
+            connection.close()
+
+            def value(name: str, label: str = "") -> float:
+                return sum(float(line.rsplit(" ", 1)[1]) for line in lines
+                           if line.startswith(name + "{") and label in line)
+
+            self.assertEqual(value("vllm:request_success_total", 'finished_reason="length"'), 3)
+            self.assertEqual(value("vllm:generation_tokens_total"), 12)
+            self.assertEqual(value("vllm:prompt_tokens_total"), 9)
+            self.assertEqual(value("tidemill:errors_total", 'status="400"'), 1)
+
     def test_a_port_in_use_is_named(self) -> None:
         with Server(PROGRAM, MODEL) as server:
             with self.assertRaisesRegex(RuntimeError, f"127.0.0.1:{server.port}"):

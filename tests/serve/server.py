@@ -8,6 +8,7 @@ import signal
 import subprocess
 import tempfile
 import threading
+from collections.abc import Callable
 
 SECONDS = 60
 
@@ -15,7 +16,8 @@ SECONDS = 60
 class Server:
     """A server process on a free port. Use it in a `with` statement."""
 
-    def __init__(self, program: str, model: pathlib.Path, *overrides: str):
+    def __init__(self, program: str, model: pathlib.Path, *overrides: str,
+                 on_spawn: Callable[[subprocess.Popen], None] = lambda process: None):
         self.folder = tempfile.TemporaryDirectory()
         self.errors = open(os.path.join(self.folder.name, "stderr"), "w+b")
         text = f"workflow: serve\nmodel: {{path: {model}}}\nserve: {{port: 0}}\n"
@@ -24,6 +26,7 @@ class Server:
             stdout=subprocess.PIPE, stderr=self.errors, cwd=self.folder.name)
         self.process.stdin.write(text.encode())
         self.process.stdin.close()
+        on_spawn(self.process)
         # A server that never gets ready must not make the test wait.
         timer = threading.Timer(SECONDS, self.process.kill)
         timer.start()

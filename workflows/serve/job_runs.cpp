@@ -10,10 +10,13 @@
 #include <utility>
 
 #include "actors/commit/checkpoint_commits.hpp"
+#include "actors/tuning/begun_job.hpp"
+#include "base/files/without_directory.hpp"
 #include "base/json/json.hpp"
 #include "base/text/time_text.hpp"
 #include "workflows/rl/run_rl.hpp"
 #include "workflows/serve/job_config.hpp"
+#include "workflows/serve/run_folders.hpp"
 #include "workflows/sft/run_sft.hpp"
 
 namespace tidemill::workflows {
@@ -48,22 +51,15 @@ Result<std::uint64_t> count_lines(const ReadableFile& file) {
 
 // Replaces paths of the server's files by the ids that clients know.
 Status without_paths(const ServeOptions& server, const Status& status) {
-  std::string message = status.message();
-  for (const char* folder : {"files", "runs"}) {
-    const std::string path =
-        (std::filesystem::path(server.serve.jobs_path.value_or("")) / folder).string() + "/";
-    for (std::size_t at = message.find(path); at != std::string::npos; at = message.find(path)) {
-      message.erase(at, path.size());
-    }
-  }
-  return {status.code(), message};
+  const std::filesystem::path jobs(server.serve.jobs_path.value_or(""));
+  return without_directory(without_directory(status, jobs / "files"), jobs / "runs");
 }
 
 // Says which metrics of a record clients see, under OpenAI's names where there is a counterpart.
 Json metrics_of(const actors::StepRecord& record) {
   Json::Object data{{"step", static_cast<std::int64_t>(record.step)}};
   for (const auto& [name, value] : record.metrics) {
-    const std::string shown = name == "loss"        ? "train_loss"
+    const std::string shown = name == "loss"        ? actors::kTrainLoss
                               : name == "eval_loss" ? "valid_loss"
                                                     : name;
     data.push_back({shown, value});
@@ -89,11 +85,17 @@ std::string progress_message(const actors::StepRecord& record, std::uint64_t ste
   return text;
 }
 
-// Turns the records of a run into reports.
+// Turns the records of a run into reports. A run that continues from a commit repeats the steps
+// after it, with the same results: each step is reported once.
 class Progress {
 public:
   Progress(const Clock& clock, std::function<void(RunReport)> report)
       : clock_(clock), report_(std::move(report)) {}
+
+  void continue_from(const actors::BegunJob& begun) {
+    const std::lock_guard lock(mutex_);
+    begun_ = begun;
+  }
 
   void begin(const storage::JobHyperparameters& resolved, const RunFacts& facts) {
     const std::lock_guard lock(mutex_);
@@ -104,22 +106,24 @@ public:
 
   void add(const actors::StepRecord& record) {
     const std::lock_guard lock(mutex_);
-    const auto metric = [&record](const char* name) {
-      const auto found = record.metrics.find(name);
-      return found == record.metrics.end() ? 0.0 : found->second;
-    };
-    tokens_ += static_cast<std::int64_t>(metric("batch_tokens") + metric("train_tokens"));
-    if (record.kind == "train") {
-      first_step_ = first_step_ == 0 ? record.step : first_step_;
+    const bool is_training = record.kind == "train";
+    if (is_training && record.step > begun_.step) {
+      begun_.step = record.step;
+      begun_.tokens += actors::trained_tokens(record.metrics);
     }
+    first_step_ = is_training && first_step_ == 0 ? record.step : first_step_;
     last_ = metrics_of(record).to_line();
     last_.pop_back();
+    auto& reported = is_training ? begun_.trained : begun_.evaluated;
     const TimePoint now = clock_.now();
-    if (record.kind == "train" && record.step < steps_ && now - reported_ < kReportInterval) {
+    const bool is_soon = is_training && record.step < steps_ && now - reported_ < kReportInterval;
+    const bool is_repeated = reported.has_value() && record.step <= *reported;
+    if (is_repeated || is_soon) {
       return;
     }
+    reported = record.step;
     reported_ = now;
-    report_(RunProgress{record.step, steps_, tokens_, seconds_left(record.step, now),
+    report_(RunProgress{record.step, steps_, begun_.tokens, seconds_left(record.step, now),
                         progress_message(record, steps_), last_});
   }
 
@@ -140,7 +144,7 @@ private:
   std::mutex mutex_;
   std::uint64_t steps_ = 0;
   std::uint64_t first_step_ = 0;
-  std::int64_t tokens_ = 0;
+  actors::BegunJob begun_;
   TimePoint started_;
   TimePoint reported_;
   std::string last_ = "{}";
@@ -226,6 +230,9 @@ Result<RunEnded> JobRun::run() {
   const std::shared_ptr<storage::CheckpointStore> store = std::move(opened);
   const auto commits = actors::make_checkpoint_commits(store, directory, text);
   TIDEMILL_ASSIGN_OR_RETURN(const std::optional<actors::RunCommit> last, commits->load());
+  TIDEMILL_ASSIGN_OR_RETURN(const actors::BegunJob begun,
+                            actors::find_begun_job(*deps_->jobs, job_.id, directory, last));
+  progress_.continue_from(begun);
   const storage::JobHyperparameters resolved = resolve(job_.spec, all.num_rows);
   const auto log = [this](const std::string& line) { deps_->log(job_.id + ": " + line); };
   RunEnvironment run{deps_->system,
@@ -256,10 +263,6 @@ Result<RunEnded> JobRun::run() {
 }
 
 }  // namespace
-
-std::filesystem::path run_directory(const ServeOptions& server, const std::string& job) {
-  return std::filesystem::path(server.serve.jobs_path.value_or("")) / "runs" / job;
-}
 
 actors::StartTuningRun make_job_runs(JobRunDeps deps) {
   return [shared = std::make_shared<const JobRunDeps>(std::move(deps))](

@@ -2,7 +2,6 @@
 // Private to workflows/serve. Carries out finetuning jobs as runs on the device of the server.
 #pragma once
 
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -27,16 +26,12 @@ struct JobRunDeps {
   const ServeOptions& server;
   std::string model;  // the name of the served model
   std::shared_ptr<storage::FileStore> store;
+  std::shared_ptr<storage::JobStore> jobs;
   SharedDevice device;            // without its public name
   std::int64_t memory_bytes = 0;  // that a run may plan with, the served model included
   ParseRun parse_run;
   std::function<void(const std::string&)> log;  // takes one line; may be called from any thread
 };
-
-/// Returns the directory of the run of a job: JOBS_PATH/runs/ID. It has the layout of other runs,
-/// so `tidemill show` reads it.
-[[nodiscard]] std::filesystem::path run_directory(const ServeOptions& server,
-                                                  const std::string& job);
 
 /// Returns a function that starts the run of a job on a thread of its own. The run goes on from its
 /// last commit if it has one.

@@ -24,6 +24,7 @@
 #include "workflows/process_limits.hpp"
 #include "workflows/serve/job_config.hpp"
 #include "workflows/serve/job_runs.hpp"
+#include "workflows/serve/run_folders.hpp"
 #include "workflows/serve/tinker_server.hpp"
 
 namespace tidemill::workflows {
@@ -317,11 +318,15 @@ actors::TunerActor start_tuner(const ServeOptions& options, const ServeEnvironme
   };
   // The plan of a run counts the memory of the process and, once more, that of the model.
   deps.start_run = make_job_runs(
-      {run.system, run.clock, tuning.files, options, model, tuning.stores.files, shared,
-       allowed_memory(options.device) + tuning.weights_bytes, run.parse_run, run.warn});
+      {run.system, run.clock, tuning.files, options, model, tuning.stores.files, tuning.stores.jobs,
+       shared, allowed_memory(options.device) + tuning.weights_bytes, run.parse_run, run.warn});
   deps.model_name = [model](const storage::JobRecord& job) { return tuned_model_name(model, job); };
   deps.adapter_path = [&options](const storage::JobRecord& job) {
     return (run_directory(options, job.id) / "export" / "adapter").string();
+  };
+  deps.remove_leftovers = [&options, &files = tuning.files](storage::JobStore& jobs,
+                                                            const std::set<std::string>& running) {
+    return remove_old_runs(options, files, jobs, running);
   };
   deps.max_running = static_cast<std::size_t>(options.serve.tuning.max_running);
   deps.unix_time = run.unix_time;
@@ -427,9 +432,10 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
                             open_tinker(options, opened.files));
   const actors::DeviceActor device_actor =
       start_device(options, run, opened.files.config, std::move(runtime), *device_port);
+  const auto metrics = std::make_shared<actors::GatewayMetrics>(model->id);
   if (tinker != nullptr) {
     start_tinker(*tinker, options, opened.files,
-                 {http.get(), parse_port.get(), device_actor, model}, run);
+                 {http.get(), parse_port.get(), device_actor, model, metrics}, run);
   }
   actors::TunerActor tuner;
   if (runs_jobs(options)) {
@@ -445,6 +451,7 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
   deps.parse_port = parse_port.get();
   deps.files = stores.files;
   deps.file_port = file_port.get();
+  deps.metrics = metrics;
   deps.tuning = tuner;
   deps.clock = &run.clock;
   deps.access = access;

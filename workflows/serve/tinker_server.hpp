@@ -26,6 +26,7 @@ struct TinkerPlace {
   actors::WorkPort* parse_port = nullptr;
   actors::DeviceActor device;
   std::shared_ptr<const actors::ServedModel> model;
+  std::shared_ptr<actors::GatewayMetrics> metrics;
 };
 
 /// Opens the folder of checkpoints, or returns null if the options name none.

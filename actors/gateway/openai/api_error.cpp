@@ -52,6 +52,21 @@ ApiError to_api_error(const Status& status) {
   }
 }
 
+ApiError to_storage_error(const Status& status) {
+  ApiError error = to_api_error(status);
+  if (status.code() == Errc::kCorruptData) {
+    error.status = 500;
+  } else if (status.code() == Errc::kResourceExhausted) {
+    error.status = 507;
+    error.code = "insufficient_storage";
+    const std::size_t end = error.message.find(": ");
+    if (end != std::string::npos && error.message.substr(0, end).find('/') != std::string::npos) {
+      error.message = "the server has no room to store this: " + error.message.substr(end + 2);
+    }
+  }
+  return error;
+}
+
 ApiError not_json(const Status& why) {
   return {400, "the body is not valid JSON: " + why.message()};
 }

@@ -39,6 +39,11 @@ using ApiResult = std::variant<T, ApiError>;
 /// `kTimeout`, 500 for `kInternal` and `kStaleVersion`, otherwise 400.
 [[nodiscard]] ApiError to_api_error(const Status& status);
 
+/// Returns the error of a request that had to store or read something: 507 for
+/// `kResourceExhausted`, with the code `insufficient_storage`; 500 for `kCorruptData`; otherwise as
+/// `to_api_error`. Names no path.
+[[nodiscard]] ApiError to_storage_error(const Status& status);
+
 /// Returns the error of a body that `parse_json` refused.
 [[nodiscard]] ApiError not_json(const Status& why);
 

@@ -14,6 +14,7 @@
 #include "base/digest.hpp"
 #include "engines/formats/model_files.hpp"
 #include "engines/runtime/new_adapter.hpp"
+#include "tests/support/faulty_file_system.hpp"
 #include "tests/support/temporary_directory.hpp"
 
 namespace tidemill::test {
@@ -24,6 +25,8 @@ namespace tinker = actors::tinker;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using tinker::CheckpointKind;
+
+constexpr int kMaxCalls = 500;  // of the file system in one call of the store
 
 class DiskStoreTest : public ::testing::Test {
 protected:
@@ -63,7 +66,7 @@ protected:
     return state;
   }
 
-  TemporaryDirectory folder_;
+  TemporaryDirectory folder_{memory_directory_path()};  // many writes are synced
   PosixFileSystem files_;
   engines::ModelFiles model_;
   std::unique_ptr<tinker::CheckpointStore> store_;
@@ -157,6 +160,84 @@ TEST_F(DiskStoreTest, WhatAKilledServerLeftIsCleared) {
   EXPECT_EQ(store_->checkpoints().value().size(), 1U);
   ASSERT_TRUE(store_->runs().ok());
   EXPECT_FALSE(fs::exists(root() / "abc.train.0" / "incomplete"));
+}
+
+// Whenever a server ends, the next one finds the checkpoint that was confirmed, or its replacement.
+TEST_F(DiskStoreTest, AServerThatEndsWhileItReplacesLosesNoCheckpoint) {
+  const std::string old_digest = state(1).weights.adapter_digest;
+  const std::string new_digest = state(2).weights.adapter_digest;
+  int replaced = 0;
+  int at = 0;
+  for (bool confirmed = false; !confirmed && at < kMaxCalls;) {
+    ++at;
+    fs::remove_all(root());
+    open();
+    ASSERT_TRUE(store_->put(info("a"), state(1), {}).ok());
+    FaultyFileSystem dying({at, EIO, true});
+    const auto other = tinker::open_disk_store(dying, root(), model_.config);
+    confirmed = other.ok() && other.value()->put(info("a"), state(2), {}).ok();
+    open();
+    const auto listed = store_->checkpoints();
+    ASSERT_TRUE(listed.ok()) << at << ": " << listed.status().to_string();
+    ASSERT_EQ(listed.value().size(), 1U) << at;
+    ASSERT_TRUE(store_->runs().ok()) << at;
+    const auto kept = store_->get(info("a").path, true);
+    ASSERT_TRUE(kept.ok()) << at << ": " << kept.status().to_string();
+    const std::string digest = digest_tensors(kept.value().weights.adapter);
+    EXPECT_EQ(digest, kept.value().weights.adapter_digest) << at;
+    EXPECT_TRUE(digest == new_digest || (!confirmed && digest == old_digest)) << at;
+    replaced += digest == new_digest ? 1 : 0;
+    EXPECT_TRUE(store_->put(info("a"), state(2), {}).ok()) << at;
+  }
+  EXPECT_GT(at, 20);
+  EXPECT_LT(at, kMaxCalls);
+  EXPECT_GT(replaced, 1);
+  EXPECT_LT(replaced, at);
+}
+
+TEST_F(DiskStoreTest, AServerThatEndsWhileItRemovesLeavesAllOrNothing) {
+  int at = 0;
+  for (bool confirmed = false; !confirmed && at < kMaxCalls;) {
+    ++at;
+    fs::remove_all(root());
+    open();
+    ASSERT_TRUE(store_->put(info("a"), state(1), {}).ok());
+    FaultyFileSystem dying({at, EIO, true});
+    const auto other = tinker::open_disk_store(dying, root(), model_.config);
+    confirmed = other.ok() && other.value()->remove(info("a").path).ok();
+    open();
+    const auto listed = store_->checkpoints();
+    ASSERT_TRUE(listed.ok()) << at << ": " << listed.status().to_string();
+    if (!listed.value().empty()) {
+      EXPECT_FALSE(confirmed) << at;
+      EXPECT_TRUE(store_->get(info("a").path, true).ok()) << at;
+    }
+    EXPECT_TRUE(store_->put(info("a"), state(2), {}).ok()) << at;
+  }
+  EXPECT_GT(at, 4);
+  EXPECT_LT(at, kMaxCalls);
+}
+
+TEST_F(DiskStoreTest, AFullDiskKeepsWhatItHasAndGivesBackTheRest) {
+  ASSERT_TRUE(store_->put(info("a"), state(1), {}).ok());
+  int failures = 0;
+  for (int at = 1; at <= 60; ++at) {
+    FaultyFileSystem full({at, ENOSPC, false});
+    const auto other = tinker::open_disk_store(full, root(), model_.config);
+    const auto put = other.ok() ? other.value()->put(info("b"), state(2), {})
+                                : Result<std::int64_t>(other.status());
+    if (put.ok()) {
+      continue;  // only the removal of what was replaced has failed
+    }
+    ++failures;
+    EXPECT_EQ(put.status().code(), Errc::kResourceExhausted) << at;
+    EXPECT_TRUE(!other.ok() || put.status().message().find(root().string()) == std::string::npos)
+        << put.status().message();
+    EXPECT_FALSE(fs::exists(root() / "abc.train.0" / "incomplete" / "b")) << at;
+    EXPECT_EQ(store_->get(info("a").path, true).value().weights.adapter_digest,
+              state(1).weights.adapter_digest);
+  }
+  EXPECT_GT(failures, 10);
 }
 
 TEST_F(DiskStoreTest, DamagedFilesAreNamed) {

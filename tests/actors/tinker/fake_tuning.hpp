@@ -131,6 +131,9 @@ public:
     return out;
   }
   Status put_run(const tinker::RunInfo& run) override {
+    if (Status failure = std::exchange(next_run_failure, Status()); !failure.ok()) {
+      return failure;
+    }
     all_runs[run.id] = run;
     return {};
   }
@@ -167,6 +170,7 @@ public:
   }
 
   std::map<tinker::CheckpointPath, std::pair<tinker::CheckpointInfo, tinker::JobState>> entries;
+  Status next_run_failure;  // of the next `put_run`
   std::map<std::string, tinker::RunInfo> all_runs;
 };
 

@@ -154,6 +154,15 @@ TEST_F(TinkerServiceTest, RequestsRunInTheOrderOfTheirNumbers) {
   EXPECT_THAT(sent_[poll].body, HasSubstr("loss:sum"));
 }
 
+TEST_F(TinkerServiceTest, ARunThatCouldNotBeStoredIsStoredWithTheNextRequest) {
+  store_.next_run_failure = {Errc::kResourceExhausted, "No space left on device"};
+  const std::string model = new_model(new_session());
+  EXPECT_TRUE(store_.all_runs.empty());
+  send(forward(model, 1));
+  backend_.run();
+  EXPECT_EQ(store_.all_runs.size(), 1U);
+}
+
 TEST_F(TinkerServiceTest, OneRequestOfAModelRunsAtATime) {
   const std::string session = new_session();
   const std::string a = new_model(session, 0);

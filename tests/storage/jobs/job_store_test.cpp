@@ -253,6 +253,22 @@ TEST_F(JobStoreTest, KeepsOneCheckpointOfAStep) {
   EXPECT_EQ(rest.entries[0], again);
 }
 
+TEST_F(JobStoreTest, AJobSucceedsTogetherWithItsCheckpoint) {
+  const std::string id = create_job();
+  ASSERT_TRUE(jobs().change(id, change_to(JobState::kQueued)).ok());
+  ASSERT_TRUE(jobs().change(id, change_to(JobState::kRunning)).ok());
+  JobChange ends = change_to(JobState::kSucceeded);
+  ends.checkpoint = JobCheckpoint{"", 9, 10, std::string(JobStore::kMaxDataBytes + 1, 'x'), "a"};
+  EXPECT_EQ(jobs().change(id, ends).status().code(), Errc::kInvalidArgument);
+  EXPECT_EQ(jobs().find(id).value().state, JobState::kRunning);
+  ends.checkpoint->metrics = "{}";
+  ASSERT_TRUE(jobs().change(id, ends).ok());
+  reopen();
+  const auto page = jobs().checkpoints({id, "", 2}).value();
+  ASSERT_EQ(page.entries.size(), 1U);
+  EXPECT_EQ(page.entries[0].step_number, 10);
+}
+
 TEST_F(JobStoreTest, ANewJobReplacesTheOldestThatHasEnded) {
   job_limits_.max_jobs = 2;
   reopen();

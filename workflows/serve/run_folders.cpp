@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workflows/serve/run_folders.hpp"
+
+namespace tidemill::workflows {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kCommits = "checkpoints";
+
+fs::path runs_folder(const ServeOptions& server) {
+  return fs::path(server.serve.jobs_path.value_or("")) / "runs";
+}
+
+// Removes an entry of a directory, if it is there.
+Status remove_if_there(FileSystem& files, const fs::path& directory, const std::string& name) {
+  const Status removed = remove_tree(files, directory, name);
+  return removed.code() == Errc::kNotFound ? Status() : removed;
+}
+
+}  // namespace
+
+fs::path run_directory(const ServeOptions& server, const std::string& job) {
+  return runs_folder(server) / job;
+}
+
+Status remove_old_runs(const ServeOptions& server, FileSystem& files, storage::JobStore& jobs,
+                       const std::set<std::string>& running) {
+  const fs::path folder = runs_folder(server);
+  const auto names = list_directory(folder);
+  if (!names.ok()) {
+    return names.status().code() == Errc::kNotFound ? Status() : names.status();
+  }
+  for (const std::string& name : names.value()) {
+    if (!name.starts_with("ftjob-") || running.contains(name)) {
+      continue;
+    }
+    const auto job = jobs.find(name);
+    if (job.status().code() == Errc::kNotFound) {
+      TIDEMILL_RETURN_IF_ERROR(remove_if_there(files, folder, name));
+      continue;
+    }
+    TIDEMILL_RETURN_IF_ERROR(job.status());
+    if (has_ended(job.value().state)) {
+      TIDEMILL_RETURN_IF_ERROR(remove_if_there(files, folder / name, kCommits));
+    }
+  }
+  return {};
+}
+
+}  // namespace tidemill::workflows
