@@ -30,18 +30,18 @@ std::string_view weights_for(const PlannedSequence& sequence, const AdmissionRul
                                            : rule.weights;
 }
 
-// Whether `a` is before `b` in rank. Both have started.
-bool before(const PlannedSequence* a, const PlannedSequence* b) {
+// Whether `a` precedes `b`. Both have started.
+bool precedes(const PlannedSequence* a, const PlannedSequence* b) {
   return a->priority != b->priority ? a->priority > b->priority : a->start_order < b->start_order;
 }
 
-// Inserts `sequence` into `list`, which is in rank.
-void insert_by_rank(Sequences& list, PlannedSequence& sequence) {
-  list.insert(std::ranges::upper_bound(list, &sequence, before), &sequence);
+// Inserts `sequence` into `list`, which is in order of precedence.
+void insert_in_order(Sequences& list, PlannedSequence& sequence) {
+  list.insert(std::ranges::upper_bound(list, &sequence, precedes), &sequence);
 }
 
 bool erase_from(Sequences& list, const PlannedSequence& sequence) {
-  const auto found = std::ranges::lower_bound(list, &sequence, before);
+  const auto found = std::ranges::lower_bound(list, &sequence, precedes);
   if (found == list.end() || *found != &sequence) {
     return false;
   }
@@ -179,7 +179,7 @@ private:
 
   const IterationPlanner& planner_;
   Priority priority_;
-  std::size_t counted_ = 0;                    // running sequences, first in rank
+  std::size_t counted_ = 0;                    // running sequences, from the first
   std::map<std::size_t, Survival> survivals_;  // by `LengthForecast::class_of`
   std::optional<PageForecast> forecast_;
   std::int64_t iterations_ = 0;
@@ -219,7 +219,7 @@ void IterationPlanner::finish(PlannedSequence& sequence) {
 IterationPlan IterationPlanner::plan(const IterationBudget& budget, const AdmissionRule& rule) {
   IterationPlan plan;
   std::int64_t left = std::max<std::int64_t>(budget.tokens, 1);
-  // `grow` preempts the last sequence in rank, so it never takes pages from a chunk already planned.
+  // `grow` preempts the last sequence, so it never takes pages from a chunk already planned.
   for (std::size_t i = 0; i < running_.size() && left > 0; ++i) {
     PlannedSequence& sequence = *running_[i];
     if (sequence.num_uncached() == 1) {
@@ -332,11 +332,11 @@ void IterationPlanner::preempt_last() {
   sequence.num_cached = 0;
   sequence.row = nullptr;
   running_.pop_back();
-  insert_by_rank(level_of(sequence).preempted, sequence);
+  insert_in_order(level_of(sequence).preempted, sequence);
   ++num_preempted_;
 }
 
-// Preempts the last sequence in rank for one of a higher priority that starts. If the plan has a
+// Preempts the last sequence for one of a higher priority that starts. If the plan has a
 // chunk of it, that is the last one.
 void IterationPlanner::displace_last(IterationPlan& plan) {
   if (!plan.chunks.empty() && plan.chunks.back().sequence == running_.back()) {
@@ -360,8 +360,8 @@ void IterationPlanner::admit(const AdmissionRule& rule, IterationPlan& plan) {
   }
 }
 
-// Starts the preempted sequences. Stops and returns false at the first one without room: no sequence
-// starts before another because it is smaller.
+// Starts the preempted sequences. Stops and returns false at the first one without room: no
+// sequence starts before another because it is smaller.
 bool IterationPlanner::admit_preempted(Level& level, const AdmissionRule& rule,
                                        AdmissionForecast& forecast, IterationPlan& plan) {
   Sequences left;
@@ -398,9 +398,9 @@ bool IterationPlanner::admit_waiting(Level& level, const AdmissionRule& rule,
   return true;
 }
 
-// Finds room for a sequence, preempting those of lower priorities if necessary. There is room if its
-// tokens and one more page fit. Without the extra page it would soon be preempted again. A sequence
-// that never needs another page starts without it.
+// Finds room for a sequence, preempting those of lower priorities if necessary. There is room if
+// its tokens and one more page fit. Without the extra page it would soon be preempted again. A
+// sequence that never needs another page starts without it.
 IterationPlanner::Start IterationPlanner::find_room(PlannedSequence& sequence,
                                                     const AdmissionRule& rule,
                                                     AdmissionForecast& forecast,
@@ -414,8 +414,7 @@ IterationPlanner::Start IterationPlanner::find_room(PlannedSequence& sequence,
     }
     room.match = {};
     if (sequence.prefix_use == PrefixUse::kShared) {
-      room.match =
-          tree_.find({weights_for(sequence, rule), sequence.cache_salt}, sequence.tokens);
+      room.match = tree_.find({weights_for(sequence, rule), sequence.cache_salt}, sequence.tokens);
       if (room.match.wait) {
         return Start::kWaits;
       }
@@ -460,7 +459,7 @@ IterationPlanner::Start IterationPlanner::start(PlannedSequence& sequence,
     tree_.expect(tree_sequence(sequence), sequence.pages, sequence.hold);
   }
   forecast.started(sequence, room.taken);
-  insert_by_rank(running_, sequence);
+  insert_in_order(running_, sequence);
   return Start::kStarted;
 }
 

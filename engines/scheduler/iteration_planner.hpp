@@ -66,24 +66,25 @@ struct IterationPlan {
 /// A sequence is waiting until it starts, and in flight from then on. In flight, it is either
 /// running and holds pages, or preempted: then it has released its pages and keeps its tokens.
 ///
-/// Sequences have a rank: those of a higher priority come first, and among those of one priority the
-/// one that started first. An iteration computes one token of each running sequence that has only
-/// one to compute, in this order. The rest of the budget goes to chunks of sequences with more
-/// tokens to compute, in the same order.
+/// Sequences in flight are in order of precedence: those of a higher priority come first, and among
+/// those of one priority the one that started first. An iteration computes one token of each
+/// running sequence that has only one to compute, in this order. The rest of the budget goes to
+/// chunks of sequences with more tokens to compute, in the same order.
 ///
-/// Sequences start if the forecast of pages in use leaves room for them or if no sequence of their
-/// or a higher priority is running. Those of a higher priority start first; then preempted ones, and
-/// then new ones in the order of `FairQueue`, which with one tenant is that of submission. A
-/// sequence that shares a prefix with a running one waits until that one has computed the prefix. A
-/// sequence may start before one that precedes it only while that one waits for such a prefix or for
-/// its `min_step`. The planner also learns how large a margin the forecast needs.
+/// Sequences start if the forecast of pages in use leaves room for them, or if no sequence of their
+/// or a higher priority is running. Those of a higher priority start first. Within a priority,
+/// preempted ones start first, and then new ones in the order of `FairQueue`, which with one tenant
+/// is that of submission. A sequence that shares a prefix with a running one waits until that one
+/// has computed the prefix. A sequence starts before one that should start earlier only while that
+/// one waits for such a prefix or for its `min_step`. The planner also learns how large a margin
+/// the forecast needs.
 ///
 /// When pages run out, the planner first evicts cached pages that no sequence uses, then preempts
-/// the running sequence that is last in rank. A sequence that starts preempts those of lower
-/// priorities until it has room; the forecast for it does not count them. No sequence causes the
-/// preemption of one before it in rank, and a sequence that does not fit the pool alone is never
-/// submitted. The first sequence in rank therefore always makes progress. Within a priority, nothing
-/// starves or deadlocks. A lower priority waits for as long as higher ones leave no room.
+/// the running sequence that comes last. A sequence that starts preempts those of lower priorities
+/// until it has room; the forecast for it does not count them. No sequence causes the preemption of
+/// one that precedes it, and a sequence that does not fit the pool alone is never submitted. The
+/// first sequence therefore always makes progress. Within a priority, nothing starves or deadlocks.
+/// A lower priority waits for as long as higher ones leave no room.
 /// Threads: one call at a time.
 class IterationPlanner {
 public:
@@ -107,8 +108,8 @@ public:
 
   /// Evicts cached pages that no sequence uses until `pages` pages are free or none can be evicted.
   void drop_cached(std::int64_t pages) { tree_.evict_until_free(pages); }
-  /// Does the same as `drop_cached`, then preempts running sequences, last in rank first, as long as
-  /// pages are missing. Returns the number of preemptions.
+  /// Does the same as `drop_cached`, then preempts running sequences, the last one first, as long
+  /// as pages are missing. Returns the number of preemptions.
   std::int64_t make_room(std::int64_t pages);
   /// Evicts all unused pages except those computed with one of the named weights.
   void keep_only(std::span<const std::string_view> weights) { tree_.keep_only(weights); }
@@ -146,7 +147,7 @@ private:
 
   // The sequences of one priority that do not run.
   struct Level {
-    Sequences preempted;  // in rank
+    Sequences preempted;  // in order of precedence
     FairQueue waiting;
   };
 
@@ -180,8 +181,8 @@ private:
                      IterationPlan& plan);
   Start start(PlannedSequence& sequence, const AdmissionRule& rule, AdmissionForecast& forecast,
               IterationPlan& plan);
-  Start find_room(PlannedSequence& sequence, const AdmissionRule& rule,
-                  AdmissionForecast& forecast, IterationPlan& plan, Room& room);
+  Start find_room(PlannedSequence& sequence, const AdmissionRule& rule, AdmissionForecast& forecast,
+                  IterationPlan& plan, Room& room);
 
   PagePool& pool_;
   PlannerOptions options_;
@@ -190,7 +191,7 @@ private:
   double margin_ = kInitialMargin;  // in standard deviations; see `PageForecast`
   std::uint64_t next_serial_ = 0;
   std::uint64_t next_start_ = 0;
-  Sequences running_;  // in rank
+  Sequences running_;  // in order of precedence
   std::array<Level, kNumPriorities> levels_;
   std::int64_t num_preempted_ = 0;
 };

@@ -8,11 +8,11 @@
 namespace tidemill::engines {
 
 struct PrefixTree::Node {
-  Tokens tokens;               // of its page; fewer than a page for the end of a prompt
-  std::int32_t page = -1;      // -1 for a root
-  Node* parent = nullptr;      // null for a root
+  Tokens tokens;                 // of its page; fewer than a page for the end of a prompt
+  std::int32_t page = -1;        // -1 for a root
+  Node* parent = nullptr;        // null for a root
   const RootKey* key = nullptr;  // of a root
-  bool ready = false;          // the page has been computed
+  bool ready = false;            // the page has been computed
   std::int64_t users = 0;      // sequences with the node on their path; never fewer than of a child
   std::int64_t row_after = 0;  // tokens of the page up to which `row` is, or will be; 0: none
   HiddenRow row;

@@ -87,9 +87,9 @@ public:
   /// Releases all pages.
   ~PrefixTree();
 
-  /// Looks up how many of `tokens` need not be computed in `scope`. At least one token remains to be
-  /// computed unless the tree has the hidden state after the last one. Changes nothing. The result
-  /// is valid until the tree changes.
+  /// Looks up how many of `tokens` need not be computed in `scope`. At least one token remains to
+  /// be computed unless the tree has the hidden state after the last one. Changes nothing. The
+  /// result is valid until the tree changes.
   [[nodiscard]] Match find(const CacheScope& scope, std::span<const std::int32_t> tokens) const;
 
   /// Returns how many pages of `match` can be evicted now, but no longer after `use`.

@@ -176,7 +176,8 @@ TEST_F(FairQueueTest, TheDifferenceBetweenWaitingTenantsIsBounded) {
     for (int i = 0; i < 400; ++i) {
       // a: long prompts; b: long responses; c: anything
       for (const char* tenant : {"a", "b", "c"}) {
-        push(tenant, tenant[0] == 'b' ? 1 : 1 + static_cast<std::int64_t>(random.below(kMaxPrompt)));
+        push(tenant,
+             tenant[0] == 'b' ? 1 : 1 + static_cast<std::int64_t>(random.below(kMaxPrompt)));
       }
     }
     for (int iteration = 0; iteration < 1000; ++iteration) {

@@ -154,7 +154,8 @@ TEST_F(PriorityTest, RolloutsGiveUpTheirPagesWhenTheyAreNeeded) {
   }
 }
 
-// Training takes pages from the lowest priority first, and within it from the one that started last.
+// Training takes pages from the lowest priority first, and within it from the one that started
+// last.
 TEST_F(PriorityTest, TheLowestPriorityThenTheLatestIsPreempted) {
   open(100, 10);
   const std::size_t low_first = submit(16, 60, Priority::kLow);
