@@ -229,8 +229,14 @@ class ServerLifeTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             keys = pathlib.Path(folder, "keys.json")
             made, = program("keys", "add", str(keys), "--name", "alice", "--scope", "infer")
+            program("keys", "add", str(keys), "--name", "bob", "--tenant", "red", "--priority",
+                    "high")
             self.assertEqual(program("keys", "list", str(keys)),
-                             [{"name": "alice", "scopes": "infer"}])
+                             [{"name": "alice", "scopes": "infer", "tenant": "",
+                               "priority": "normal"},
+                              {"name": "bob", "scopes": "infer", "tenant": "red",
+                               "priority": "high"}])
+            program("keys", "remove", str(keys), "--name", "bob")
             self.assertNotIn(made["key"], keys.read_text())
             self.assertEqual(keys.stat().st_mode & 0o777, 0o600)
             with Server(PROGRAM, MODEL, f"serve.keys_file={keys}", "serve.host=0.0.0.0") as server:
