@@ -2,6 +2,7 @@
 #include "engines/scheduler/fair_queue.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <tuple>
 
 #include "base/check.hpp"
@@ -75,13 +76,11 @@ std::int64_t FairQueue::floor() const noexcept {
   if (size_ == 0) {
     return last_started_ != nullptr ? last_started_->counter : 0;
   }
-  const TenantShare* least = nullptr;
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
   for (const auto& [tenant, share] : shares_) {
-    if (!share.waiting.empty() && (least == nullptr || share.counter < least->counter)) {
-      least = &share;
-    }
+    least = share.waiting.empty() ? least : std::min(least, share.counter);
   }
-  return least->counter;
+  return least;
 }
 
 // Before it adds a tenant, it forgets those whose counters say nothing: they have no sequences, and

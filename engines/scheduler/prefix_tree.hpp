@@ -149,8 +149,8 @@ private:
     using is_transparent = void;
     template <class A, class B>
     bool operator()(const A& a, const B& b) const noexcept {
-      const int order = std::string_view(a.weights).compare(b.weights);
-      return order != 0 ? order < 0 : std::string_view(a.salt).compare(b.salt) < 0;
+      const int order = std::string_view{a.weights}.compare(b.weights);
+      return order != 0 ? order < 0 : std::string_view{a.salt}.compare(b.salt) < 0;
     }
   };
 
