@@ -13,6 +13,7 @@
 #include "base/clock.hpp"
 #include "base/ids.hpp"
 #include "base/result.hpp"
+#include "engines/priority.hpp"
 #include "engines/sampling/sampling_options.hpp"
 #include "engines/sampling/top_logprobs.hpp"
 #include "engines/snapshot.hpp"
@@ -106,6 +107,14 @@ struct RolloutRequest {
   std::int32_t prompt_top_logprobs = 0;
   /// Also returns the raw logits after every prompt token (tokens x vocabulary), for `score`.
   bool prompt_logits = false;
+  /// Requests of a higher priority start first and take the pages of lower ones, whose tokens are
+  /// then computed again. No priority changes a bit.
+  Priority priority = Priority::kNormal;
+  /// Requests of one priority share the engine fairly among tenants; see
+  /// engines/scheduler/fair_queue.hpp.
+  std::string tenant = {};
+  /// The request starts only from cached pages of requests with the same salt.
+  std::string cache_salt = {};
 
   /// Returns `draw_key` if it is set, otherwise the id.
   [[nodiscard]] std::uint64_t key() const noexcept {
@@ -137,7 +146,8 @@ template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RolloutRequest& x) {
   return f(x.id, x.prompt_ids, x.sampling, x.seed, x.draw_key, x.max_new_tokens, x.stop_ids,
            x.stop_strings, x.constraint, x.adapter, x.min_step, x.time_limit, x.keep_rows,
-           x.prompt_logprobs, x.top_logprobs, x.prompt_top_logprobs, x.prompt_logits);
+           x.prompt_logprobs, x.top_logprobs, x.prompt_top_logprobs, x.prompt_logits, x.priority,
+           x.tenant, x.cache_salt);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RolloutResult& x) {

@@ -93,6 +93,9 @@ caf::typed_response_promise<RolloutResult> generate(ServingSelf self, RolloutReq
   request.draw_key = request.key();
   request.id.value += view.first_sample;
   request.adapter = view.rollout_name;
+  // Clients come first, and jobs share what they leave.
+  request.priority = engines::Priority::kBackground;
+  request.tenant = view.rollout_name;
   self->request(view.device, kReplyTime, atom::generate_v, std::move(request))
       .then(
           [promise, id](RolloutResult& result) mutable {

@@ -102,6 +102,11 @@ std::optional<openai::ApiError> check_any_scope(const HttpRequest& request,
   return refused;
 }
 
+Caller caller_of(const HttpRequest& request, const AccessRules& rules) {
+  const ApiKey* key = rules.keys == nullptr ? nullptr : rules.keys->find(key_of(request));
+  return key == nullptr ? Caller() : Caller{key->tenant, key->priority};
+}
+
 std::size_t max_body_bytes(const HttpRequest& request, const AccessRules& rules,
                            const BodyLimits& limits) {
   const bool is_upload = request.method == "POST" && target_path(request.target) == "/v1/files";

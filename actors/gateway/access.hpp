@@ -43,6 +43,15 @@ struct AccessRules {
                                                               const AccessRules& rules,
                                                               std::span<const KeyScope> scopes);
 
+/// Whose requests share the server fairly, and how urgent they are.
+struct Caller {
+  std::string tenant;  // empty: the tenant of all callers without one
+  engines::Priority priority = engines::Priority::kNormal;
+};
+
+/// Returns what the key of a request says about its sender.
+[[nodiscard]] Caller caller_of(const HttpRequest& request, const AccessRules& rules);
+
 /// Checks what can be checked before the body of a request arrives: Host, Origin and, if the path
 /// needs a key, that there is a valid one.
 [[nodiscard]] std::optional<openai::ApiError> check_head(const HttpRequest& request,

@@ -15,6 +15,8 @@ namespace tidemill::actors {
 namespace {
 
 constexpr std::array kScopes{KeyScope::kInfer, KeyScope::kTune, KeyScope::kAdmin};
+constexpr std::array kPriorities{engines::Priority::kLow, engines::Priority::kNormal,
+                                 engines::Priority::kHigh};
 constexpr std::size_t kHashBytes = 32;
 constexpr std::size_t kMaxNameBytes = 128;
 
@@ -60,6 +62,15 @@ Result<ApiKey> parse_key(const Json& json, const std::string& location) {
       key.scopes.push_back(scope.value());
     }
   }
+  key.tenant = fields.string("tenant").value_or("");
+  if (const auto name = fields.string("priority")) {
+    const auto priority = parse_priority(*name);
+    if (!priority.ok()) {
+      fields.refuse("priority", priority.status().message());
+    } else {
+      key.priority = priority.value();
+    }
+  }
   if (!is_hash(key.hash)) {
     fields.refuse("blake2b", "must be 64 hexadecimal digits");
   }
@@ -85,6 +96,25 @@ Result<KeyScope> parse_scope(std::string_view name) {
     }
   }
   return invalid_argument("must be infer, tune or admin, not " + quote(name));
+}
+
+std::string_view priority_name(engines::Priority priority) noexcept {
+  switch (priority) {
+    case engines::Priority::kBackground: break;
+    case engines::Priority::kLow: return "low";
+    case engines::Priority::kNormal: return "normal";
+    case engines::Priority::kHigh: return "high";
+  }
+  return "";
+}
+
+Result<engines::Priority> parse_priority(std::string_view name) {
+  for (const engines::Priority priority : kPriorities) {
+    if (priority_name(priority) == name) {
+      return priority;
+    }
+  }
+  return invalid_argument("must be low, normal or high, not " + quote(name));
 }
 
 bool ApiKey::permits(KeyScope scope) const noexcept {
@@ -140,8 +170,14 @@ std::string ApiKeys::to_text() const {
     for (const KeyScope scope : key.scopes) {
       scopes.emplace_back(std::string(scope_name(scope)));
     }
-    all.push_back(
-        Json::Object{{"name", key.name}, {"scopes", std::move(scopes)}, {"blake2b", key.hash}});
+    Json::Object entry{{"name", key.name}, {"scopes", std::move(scopes)}, {"blake2b", key.hash}};
+    if (!key.tenant.empty()) {
+      entry.push_back({"tenant", key.tenant});
+    }
+    if (key.priority != engines::Priority::kNormal) {
+      entry.push_back({"priority", std::string(priority_name(key.priority))});
+    }
+    all.emplace_back(std::move(entry));
   }
   return Json(Json::Object{{"keys", std::move(all)}}).to_text();
 }
@@ -150,6 +186,13 @@ Status ApiKeys::add(ApiKey key) {
   if (!is_name(key.name)) {
     return invalid_argument(
         "name: must be 1 to 128 letters, digits, dots, dashes, underscores or @");
+  }
+  if (!key.tenant.empty() && !is_name(key.tenant)) {
+    return invalid_argument(
+        "tenant: must be 1 to 128 letters, digits, dots, dashes, underscores or @");
+  }
+  if (priority_name(key.priority).empty()) {
+    return invalid_argument("priority: must be low, normal or high");
   }
   if (key.scopes.empty()) {
     return invalid_argument("scopes: needs at least one of infer, tune and admin");
@@ -176,6 +219,11 @@ Status ApiKeys::remove(std::string_view name) {
   }
   keys_.erase(found);
   return {};
+}
+
+bool ApiKeys::have_tenants() const noexcept {
+  return std::any_of(keys_.begin(), keys_.end(),
+                     [&](const ApiKey& key) { return key.tenant != keys_.front().tenant; });
 }
 
 const ApiKey* ApiKeys::find(std::string_view key) const {

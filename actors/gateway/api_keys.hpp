@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/result.hpp"
+#include "engines/priority.hpp"
 
 namespace tidemill::actors {
 
@@ -24,11 +25,20 @@ enum class KeyScope : std::uint8_t {
 /// Returns the scope of this name. Errors: `kInvalidArgument` listing the names.
 [[nodiscard]] Result<KeyScope> parse_scope(std::string_view name);
 
+/// Returns "low", "normal" or "high". Keys have no other priority.
+[[nodiscard]] std::string_view priority_name(engines::Priority priority) noexcept;
+/// Returns the priority of this name. Errors: `kInvalidArgument` listing the names.
+[[nodiscard]] Result<engines::Priority> parse_priority(std::string_view name);
+
 /// A client's key, without the key itself.
 struct ApiKey {
   std::string name;
   std::vector<KeyScope> scopes;  // ascending
   std::string hash;              // BLAKE2b-256 of the key, in hexadecimal digits
+  /// Keys of one tenant share what the tenant gets. All keys without a tenant belong to one, whose
+  /// name is empty.
+  std::string tenant = {};
+  engines::Priority priority = engines::Priority::kNormal;  // of the key's requests
 
   [[nodiscard]] bool permits(KeyScope scope) const noexcept;
 };
@@ -50,20 +60,23 @@ public:
   static constexpr std::size_t kMaxKeys = 1000;
 
   ApiKeys() = default;
-  /// Parses the text of a file of keys, `{"keys": [{"name", "scopes", "blake2b"}, ...]}`.
+  /// Parses the text of a file of keys, `{"keys": [{"name", "scopes", "blake2b"}, ...]}`. A key may
+  /// have "tenant" and "priority".
   /// Errors: `kInvalidArgument` or `kCorruptData`, beginning with `location`.
   [[nodiscard]] static Result<ApiKeys> parse(std::string_view text, const std::string& location);
   /// Returns the text of a file that `parse` reads.
   [[nodiscard]] std::string to_text() const;
 
-  /// Adds a key. Errors: `kInvalidArgument` (a name that exists or is not a valid name, no scope,
-  /// more than `kMaxKeys`).
+  /// Adds a key. Errors: `kInvalidArgument` (a name that exists or is not a valid name, a tenant
+  /// that is not a valid name, no scope, more than `kMaxKeys`).
   [[nodiscard]] Status add(ApiKey key);
   /// Removes the key of this name. Errors: `kNotFound`.
   [[nodiscard]] Status remove(std::string_view name);
   /// Returns the entry of `key`, or null. Takes the same time whether and whichever entry matches.
   [[nodiscard]] const ApiKey* find(std::string_view key) const;
   [[nodiscard]] const std::vector<ApiKey>& all() const noexcept { return keys_; }
+  /// Returns whether the keys belong to several tenants.
+  [[nodiscard]] bool have_tenants() const noexcept;
 
 private:
   std::vector<ApiKey> keys_;

@@ -63,6 +63,7 @@ void on_request(GatewaySelf self, HttpRequest& request) {
   auto& state = self->state;
   const ExchangeId id = request.exchange;
   state.exchanges[id].arrival = state.deps.clock->now();
+  state.exchanges[id].caller = caller_of(request, state.deps.access);
   if (const auto refused = check_host_and_origin(request, state.deps.access)) {
     fail(self, id, *refused);
     return;
@@ -94,6 +95,16 @@ void on_request(GatewaySelf self, HttpRequest& request) {
   }
 }
 
+void set_limits(GatewayState& state, const GatewayDeps& deps) {
+  const ApiKeys* keys = deps.access.keys.get();
+  state.tenancy = keys != nullptr && keys->have_tenants() ? Tenancy::kSeveral : Tenancy::kOne;
+  const GatewayLimits& limits = deps.limits;
+  state.pending_choices = {limits.max_choices, state.tenancy};
+  state.pending_prompt_bytes = {limits.max_pending_prompt_bytes, state.tenancy};
+  state.pending_body_bytes = {limits.max_pending_body_bytes, state.tenancy};
+  state.pending_upload_bytes = {limits.max_pending_upload_bytes, state.tenancy};
+}
+
 GatewayActor::behavior_type gateway(GatewaySelf self, GatewayDeps deps) {
   self->link_to(deps.device);
   self->set_exit_handler([self](const caf::exit_msg& exit) {
@@ -102,6 +113,7 @@ GatewayActor::behavior_type gateway(GatewaySelf self, GatewayDeps deps) {
   });
   self->state.metrics =
       deps.metrics != nullptr ? deps.metrics : std::make_shared<GatewayMetrics>(deps.model->id);
+  set_limits(self->state, deps);
   self->state.deps = std::move(deps);
   return {
       [self](atom::tokens, const TokenBatch& batch) { on_tokens(self, batch); },

@@ -51,6 +51,12 @@ struct GatewayMetrics::Families {
   static void set(Counter& counter, std::uint64_t value) {
     set(counter, static_cast<double>(value));
   }
+  // Returns the labels of a tenant.
+  [[nodiscard]] Labels of(const std::string& tenant) const {
+    Labels all = labels;
+    all["tenant"] = tenant;
+    return all;
+  }
   // Returns the gauge of a quantile of the errors of predicted times.
   Gauge& error(const char* work, const char* quantile) {
     Labels all = labels;
@@ -93,6 +99,29 @@ struct GatewayMetrics::Families {
           .Name("tidemill:time_prediction_error")
           .Help("Relative error of the last predicted times, by kind of work and quantile")
           .Register(registry);
+  // Of tenants, which other tenants must not see.
+  prometheus::Registry tenants;
+  prometheus::Family<Counter>& tenant_prompt_tokens =
+      prometheus::BuildCounter()
+          .Name("tidemill:tenant_prompt_tokens_total")
+          .Help("Tokens of prompts, by tenant")
+          .Register(tenants);
+  prometheus::Family<Counter>& tenant_new_tokens =
+      prometheus::BuildCounter()
+          .Name("tidemill:tenant_generation_tokens_total")
+          .Help("Tokens generated, by tenant")
+          .Register(tenants);
+  prometheus::Family<Counter>& tenant_refused = prometheus::BuildCounter()
+                                                    .Name("tidemill:tenant_refused_total")
+                                                    .Help("Requests with status 429, by tenant")
+                                                    .Register(tenants);
+  prometheus::Family<Gauge>& tenant_pending =
+      prometheus::BuildGauge()
+          .Name("tidemill:tenant_responses_pending")
+          .Help("Responses that wait or are generated, by tenant")
+          .Register(tenants);
+  // The gauges that have been set. Those of tenants without responses become 0.
+  std::map<std::string, Gauge*> pending;
   Histogram& first_token =
       histogram("vllm:time_to_first_token_seconds",
                 "From the arrival of a request to its first token", kFirstToken);
@@ -118,7 +147,7 @@ void GatewayMetrics::on_next_token(Duration gap) {
 }
 
 void GatewayMetrics::on_response(const engines::RolloutResult& result, std::size_t prompt_tokens,
-                                 Duration since_arrival) {
+                                 Duration since_arrival, const std::string& tenant) {
   Families& all = *families_;
   const auto prompt = static_cast<double>(prompt_tokens);
   const auto created = static_cast<double>(result.response_ids.size());
@@ -132,6 +161,12 @@ void GatewayMetrics::on_response(const engines::RolloutResult& result, std::size
   all.prompt_length.Observe(prompt);
   all.new_length.Observe(created);
   all.latency.Observe(seconds(since_arrival));
+  all.tenant_prompt_tokens.Add(all.of(tenant)).Increment(prompt);
+  all.tenant_new_tokens.Add(all.of(tenant)).Increment(created);
+}
+
+void GatewayMetrics::on_refused(const std::string& tenant) {
+  families_->tenant_refused.Add(families_->of(tenant)).Increment();
 }
 
 void GatewayMetrics::on_error(std::uint32_t status) {
@@ -158,6 +193,18 @@ std::string GatewayMetrics::text(const DeviceUsage& load) {
   all.error("training", "0.5").Set(load.unit_error_p50);
   all.error("training", "0.99").Set(load.unit_error_p99);
   return prometheus::TextSerializer().Serialize(all.registry.Collect());
+}
+
+std::string GatewayMetrics::tenants_text(const std::map<std::string, std::size_t>& pending) {
+  Families& all = *families_;
+  for (const auto& [tenant, count] : pending) {
+    all.pending.emplace(tenant, &all.tenant_pending.Add(all.of(tenant)));
+  }
+  for (const auto& [tenant, gauge] : all.pending) {
+    const auto found = pending.find(tenant);
+    gauge->Set(found != pending.end() ? static_cast<double>(found->second) : 0.0);
+  }
+  return prometheus::TextSerializer().Serialize(all.tenants.Collect());
 }
 
 }  // namespace tidemill::actors

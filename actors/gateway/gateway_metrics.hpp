@@ -2,7 +2,9 @@
 // What a gateway counts, in the text format of Prometheus.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -31,13 +33,18 @@ public:
   void on_next_token(Duration gap);
   /// Counts a response that has ended.
   void on_response(const engines::RolloutResult& result, std::size_t prompt_tokens,
-                   Duration since_arrival);
-  /// Counts a request that was refused or that failed. What the HTTP server refuses does not reach
-  /// the gateway, and failures that a future of Tinker's API reports are not counted.
+                   Duration since_arrival, const std::string& tenant);
+  /// Counts a request of `tenant` that gets 429.
+  void on_refused(const std::string& tenant);
+  /// Counts a request that the gateway refused or that failed. What the HTTP server refuses does
+  /// not reach the gateway, and failures that a future of Tinker's API reports are not counted.
   void on_error(std::uint32_t status);
 
-  /// Returns all metrics, those of the device included.
+  /// Returns all metrics but those of tenants. The device's are included.
   [[nodiscard]] std::string text(const DeviceUsage& load);
+  /// Returns the metrics of tenants. `pending` has the number of choices of each tenant that are
+  /// waiting or being generated.
+  [[nodiscard]] std::string tenants_text(const std::map<std::string, std::size_t>& pending);
 
 private:
   struct Families;

@@ -17,40 +17,85 @@ bool is_json(const HttpRequest& request) {
          (type.size() == kJson.size() || type[kJson.size()] == ';' || type[kJson.size()] == ' ');
 }
 
-std::size_t& pending_bytes(GatewayState& state, BodyKind kind) {
+FairLimit& pending_bytes(GatewayState& state, BodyKind kind) {
   return kind == BodyKind::kUpload ? state.pending_upload_bytes : state.pending_body_bytes;
+}
+
+// How many bodies are at the parse port at a time: one is parsed, and the next one is there when it
+// has been. The others wait in the gateway, where tenants take turns.
+constexpr std::size_t kMaxAtParsePort = 2;
+
+void run_at(GatewaySelf self, WorkPort& port, ExchangeId id) {
+  port.run(
+      [work = self->state.work.at(id)] {
+        if (!work->abandoned) {
+          work->next = work->function(work->body);
+        }
+        work->body = std::string();
+        work->function = nullptr;
+        return Duration::zero();
+      },
+      caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message(atom::worked_v, id));
+}
+
+void parse_next(GatewaySelf self) {
+  auto& state = self->state;
+  while (state.num_at_parse_port < kMaxAtParsePort && !state.to_parse.empty()) {
+    ++state.num_at_parse_port;
+    run_at(self, *state.deps.parse_port, state.to_parse.pop());
+  }
 }
 
 // Submits work to a port, unless the bodies of all requests are too large.
 void submit(GatewaySelf self, ExchangeId id, BodyKind kind, std::string body,
             PortFunction function) {
   auto& state = self->state;
-  const std::size_t most = kind == BodyKind::kUpload ? state.deps.limits.max_pending_upload_bytes
-                                                     : state.deps.limits.max_pending_body_bytes;
-  std::size_t& pending = pending_bytes(state, kind);
-  if (pending + body.size() > most) {
-    fail(self, id, {429, "the server has too many requests", "", "too_many_requests"});
+  const std::string& tenant = state.exchanges.at(id).caller.tenant;
+  FairLimit& pending = pending_bytes(state, kind);
+  if (!pending.fits(tenant, body.size())) {
+    refuse_too_many(self, id);
     return;
   }
   const auto work = std::make_shared<GatewayWork>();
   work->kind = kind;
+  work->tenant = tenant;
   work->body_bytes = body.size();
   work->body = std::move(body);
-  pending += work->body_bytes;
+  work->function = std::move(function);
+  pending.take(tenant, work->body_bytes);
   state.work.emplace(id, work);
-  WorkPort& port = kind == BodyKind::kUpload ? *state.deps.file_port : *state.deps.parse_port;
-  port.run(
-      [work, function = std::move(function)] {
-        if (!work->abandoned) {
-          work->next = function(work->body);
-        }
-        work->body = std::string();
-        return Duration::zero();
-      },
-      caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message(atom::worked_v, id));
+  if (kind == BodyKind::kUpload) {
+    run_at(self, *state.deps.file_port, id);
+  } else {
+    state.to_parse.push(tenant, id);
+    parse_next(self);
+  }
 }
 
 }  // namespace
+
+void refuse_too_many(GatewaySelf self, ExchangeId id) {
+  auto& state = self->state;
+  state.metrics->on_refused(state.exchanges.at(id).caller.tenant);
+  fail(
+      self, id,
+      {429,
+       state.tenancy == Tenancy::kOne ? "the server has too many requests"
+                                      : "the server has too many requests of this tenant or of all",
+       "", "too_many_requests"});
+}
+
+bool forget_choice(GatewayState& state, SampleId sample) {
+  const auto found = state.choices.find(sample);
+  if (found == state.choices.end()) {
+    return false;
+  }
+  const std::string& tenant = state.exchanges.at(found->second.exchange).caller.tenant;
+  state.pending_choices.give_back(tenant, 1);
+  state.pending_prompt_bytes.give_back(tenant, prompt_bytes(found->second.prompt_tokens));
+  state.choices.erase(found);
+  return true;
+}
 
 void end_exchange(GatewaySelf self, ExchangeId id) {
   auto& state = self->state;
@@ -59,7 +104,7 @@ void end_exchange(GatewaySelf self, ExchangeId id) {
     return;
   }
   for (const SampleId choice : found->second.choices) {
-    if (state.choices.erase(choice) > 0) {
+    if (forget_choice(state, choice)) {
       self->send(state.deps.device, atom::cancel_v, choice);
     }
   }
@@ -135,7 +180,11 @@ void on_worked(GatewaySelf self, ExchangeId id) {
   const auto found = state.work.find(id);
   const std::shared_ptr<GatewayWork> work = std::move(found->second);
   state.work.erase(found);
-  pending_bytes(state, work->kind) -= work->body_bytes;
+  pending_bytes(state, work->kind).give_back(work->tenant, work->body_bytes);
+  if (work->kind == BodyKind::kJson) {
+    --state.num_at_parse_port;
+    parse_next(self);
+  }
   if (state.exchanges.contains(id)) {  // else closed meanwhile
     work->next(self, id);
   }

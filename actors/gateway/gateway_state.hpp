@@ -14,9 +14,11 @@
 
 #include <caf/all.hpp>
 
+#include "actors/gateway/fair_limit.hpp"
 #include "actors/gateway/gateway_metrics.hpp"
 #include "actors/gateway/openai/response_builder.hpp"
 #include "actors/gateway/spawn.hpp"
+#include "actors/gateway/tenant_turns.hpp"
 #include "base/files/file.hpp"
 
 namespace tidemill::actors {
@@ -36,9 +38,11 @@ enum class BodyKind : std::uint8_t { kJson, kUpload };
 
 /// A request at a port.
 struct GatewayWork {
-  std::string body;  // freed by the work
+  std::string body;       // freed by the work
+  PortFunction function;  // likewise
   BodyKind kind = BodyKind::kJson;
   std::size_t body_bytes = 0;
+  std::string tenant;
   std::atomic<bool> abandoned = false;  // the exchange has ended
   NextStep next;                        // written by the work
 };
@@ -52,6 +56,7 @@ struct Download {
 /// An exchange.
 struct Exchange {
   TimePoint arrival{};
+  Caller caller;
   std::optional<openai::ResponseBuilder> response;  // while generating
   std::vector<SampleId> choices;                    // their ids
   bool streaming = false;                           // the head of the response has been sent
@@ -77,10 +82,26 @@ struct GatewayState {
   std::map<SampleId, Choice> choices;
   std::shared_ptr<GatewayMetrics> metrics;
   std::uint64_t last_sample = 0;
-  std::size_t pending_body_bytes = 0;    // of all exchanges, without uploads
-  std::size_t pending_upload_bytes = 0;  // of all exchanges
+  Tenancy tenancy = Tenancy::kOne;
+  FairLimit pending_choices;
+  FairLimit pending_prompt_bytes;  // of the choices
+  FairLimit pending_body_bytes;    // not parsed yet
+  FairLimit pending_upload_bytes;  // at the file port
+  TenantTurns<ExchangeId> to_parse;
+  std::size_t num_at_parse_port = 0;
   bool draining = false;
 };
+
+/// Returns the bytes of the token ids of a prompt.
+[[nodiscard]] constexpr std::size_t prompt_bytes(std::size_t tokens) noexcept {
+  return tokens * sizeof(std::int32_t);
+}
+
+/// Responds with 429, because a limit would be exceeded.
+void refuse_too_many(GatewaySelf self, ExchangeId id);
+
+/// Forgets a choice that has ended or is cancelled. Returns whether it existed.
+bool forget_choice(GatewayState& state, SampleId sample);
 
 /// Forgets an exchange and cancels what is generated for it.
 void end_exchange(GatewaySelf self, ExchangeId id);

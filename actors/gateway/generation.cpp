@@ -52,7 +52,7 @@ void on_result(GatewaySelf self, SampleId sample, const RolloutResult& result) {
     return;  // cancelled
   }
   const auto [id, index, prompt_tokens, last_token, has_token] = choice->second;
-  state.choices.erase(choice);
+  forget_choice(state, sample);
   Exchange& exchange = state.exchanges.at(id);
   if (result.finish_reason == engines::FinishReason::kFailed) {
     fail(self, id, {500, result.error});
@@ -62,7 +62,8 @@ void on_result(GatewaySelf self, SampleId sample, const RolloutResult& result) {
     fail(self, id, {503, "the request was cancelled"});
     return;
   }
-  state.metrics->on_response(result, prompt_tokens, state.deps.clock->now() - exchange.arrival);
+  state.metrics->on_response(result, prompt_tokens, state.deps.clock->now() - exchange.arrival,
+                             exchange.caller.tenant);
   ResponseBuilder& built = *exchange.response;
   std::string events = built.on_result(index, result);
   if (built.call().stream) {
@@ -98,6 +99,21 @@ void request_choice(GatewaySelf self, RolloutRequest request) {
       });
 }
 
+// Returns the salt of the requests of a tenant. Names of tenants have no line breaks, so no two
+// pairs of names and salts give the same.
+std::string salt_of(const std::string& tenant, const std::string& salt) {
+  return tenant.empty() && salt.empty() ? "" : tenant + "\n" + salt;
+}
+
+// Returns the bytes of the token ids of the prompts of all choices.
+std::size_t prompt_bytes_of(const GenerationCall& call) {
+  std::size_t tokens = 0;
+  for (const openai::Prompt& prompt : call.prompts) {
+    tokens += prompt.ids.size();
+  }
+  return prompt_bytes(tokens * static_cast<std::size_t>(call.num_per_prompt));
+}
+
 }  // namespace
 
 void on_tokens(GatewaySelf self, const TokenBatch& batch) {
@@ -124,9 +140,12 @@ void on_tokens(GatewaySelf self, const TokenBatch& batch) {
 void generate(GatewaySelf self, ExchangeId id, GenerationCall call) {
   auto& state = self->state;
   Exchange& exchange = state.exchanges.at(id);
+  const std::string& tenant = exchange.caller.tenant;
   const std::size_t count = call.num_choices();
-  if (state.choices.size() + count > state.deps.limits.max_choices) {
-    fail(self, id, {429, "the server has too many requests", "", "too_many_requests"});
+  const std::size_t bytes = prompt_bytes_of(call);
+  if (!state.pending_choices.fits(tenant, count) ||
+      !state.pending_prompt_bytes.fits(tenant, bytes)) {
+    refuse_too_many(self, id);
     return;
   }
   if (is_private_adapter(call.model)) {
@@ -137,6 +156,8 @@ void generate(GatewaySelf self, ExchangeId id, GenerationCall call) {
   const std::string name =
       (call.form == GenerationForm::kChat ? "chatcmpl-" : "cmpl-") + std::to_string(id);
   exchange.response.emplace(std::move(call), model, name, state.deps.unix_time());
+  state.pending_choices.take(tenant, count);
+  state.pending_prompt_bytes.take(tenant, bytes);
   // A choice that fails at once must not end the exchange while others are added.
   std::vector<RolloutRequest> requests;
   const GenerationCall& kept = exchange.response->call();
@@ -147,6 +168,9 @@ void generate(GatewaySelf self, ExchangeId id, GenerationCall call) {
     request.adapter = kept.model == model.id ? "" : kept.model;
     request.seed = kept.seed.value_or(keyed_bits(state.deps.seed, id, 0));
     request.draw_key = static_cast<std::uint64_t>(i);
+    request.priority = exchange.caller.priority;
+    request.tenant = tenant;
+    request.cache_salt = salt_of(tenant, kept.settings.cache_salt);
     exchange.choices.push_back(request.id);
     state.choices.emplace(request.id,
                           Choice{id, i, request.prompt_ids.size(), exchange.arrival, false});

@@ -98,13 +98,22 @@ void get_health(GatewaySelf self, HttpRequest& request, const PathArguments& /*a
 
 void get_metrics(GatewaySelf self, HttpRequest& request, const PathArguments& /*arguments*/) {
   const ExchangeId id = request.exchange;
+  // What other tenants do is for administrators only.
+  const bool with_tenants =
+      self->state.tenancy == Tenancy::kSeveral &&
+      !check_key(request, self->state.deps.access, KeyScope::kAdmin).has_value();
   self->request(self->state.deps.device, kAdapterTime, atom::status_v)
       .then(
-          [self, id](const DeviceUsage& load) {
+          [self, id, with_tenants](const DeviceUsage& load) {
+            GatewayMetrics& metrics = *self->state.metrics;
+            std::string text = metrics.text(load);
+            if (with_tenants) {
+              text += metrics.tenants_text(self->state.pending_choices.held());
+            }
             respond(self, id,
                     {200,
                      {{"content-type", "text/plain; version=0.0.4; charset=utf-8"}},
-                     self->state.metrics->text(load)});
+                     std::move(text)});
           },
           [self, id](const caf::error& error) {
             fail(self, id, openai::to_api_error(from_caf_error(error)));

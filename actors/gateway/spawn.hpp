@@ -23,11 +23,14 @@
 
 namespace tidemill::actors {
 
-/// The limits of a gateway.
+/// The limits of a gateway. If the keys belong to several tenants, each limit leaves room for those
+/// that hold little: a tenant may hold at most as much of it as is free.
 struct GatewayLimits {
   /// Maximum number of choices that are waiting or being generated. Further requests get 429.
   std::size_t max_choices = 2048;
-  /// Bytes of the bodies of all requests without a complete response. Further requests get 429.
+  /// Bytes of the token ids of their prompts. Further requests get 429.
+  std::size_t max_pending_prompt_bytes = std::size_t{256} << 20U;
+  /// Bytes of the bodies of all requests that are not parsed yet. Further requests get 429.
   std::size_t max_pending_body_bytes = std::size_t{256} << 20U;
   /// Bytes of one upload, with the form around its file. `max_body_bytes` (access.hpp) tells the
   /// HTTP server.

@@ -132,7 +132,7 @@ TinkerActor::behavior_type tinker_actor(Self self, TinkerDeps deps) {
   if (state.deps.metrics != nullptr) {
     service.on_sample = [metrics = state.deps.metrics](const engines::RolloutResult& result,
                                                        std::size_t prompt_tokens, Duration since) {
-      metrics->on_response(result, prompt_tokens, since);
+      metrics->on_response(result, prompt_tokens, since, "");
     };
   }
   service.now = [clock = state.deps.clock] { return clock->now(); };

@@ -17,6 +17,9 @@ std::unique_ptr<RolloutSequence> make_sequence(RolloutRequest request, RolloutSi
   // Scores of prompt tokens require that every prompt token is computed.
   sequence->prefix_use =
       request.prompt_logprobs || request.prompt_logits ? PrefixUse::kNone : PrefixUse::kShared;
+  sequence->priority = request.priority;
+  sequence->tenant = request.tenant;
+  sequence->cache_salt = request.cache_salt;
   if (request.constraint.constraint != nullptr) {
     sequence->constraint.emplace(request.constraint.constraint);
   }

@@ -127,6 +127,10 @@ Status RolloutView::check(const RolloutRequest& request) const {
                               std::to_string(kMaxTopLogprobs) + sample_text(id));
     }
   }
+  if (index_of(request.priority) >= kNumPriorities) {
+    return invalid_argument("priority: there is no priority " +
+                            std::to_string(index_of(request.priority)) + sample_text(id));
+  }
   if (request.prompt_top_logprobs > 0 && !request.prompt_logprobs) {
     return invalid_argument("prompt_top_logprobs: needs prompt_logprobs" + sample_text(id));
   }

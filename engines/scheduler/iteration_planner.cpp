@@ -30,15 +30,18 @@ std::string_view weights_for(const PlannedSequence& sequence, const AdmissionRul
                                            : rule.weights;
 }
 
-// Inserts `sequence` into `list`, which is sorted by age.
-void insert_by_age(Sequences& list, PlannedSequence& sequence) {
-  const auto younger =
-      std::ranges::upper_bound(list, sequence.serial, {}, &PlannedSequence::serial);
-  list.insert(younger, &sequence);
+// Whether `a` precedes `b`. Both have started.
+bool precedes(const PlannedSequence* a, const PlannedSequence* b) {
+  return a->priority != b->priority ? a->priority > b->priority : a->start_order < b->start_order;
+}
+
+// Inserts `sequence` into `list`, which is in order of precedence.
+void insert_in_order(Sequences& list, PlannedSequence& sequence) {
+  list.insert(std::ranges::upper_bound(list, &sequence, precedes), &sequence);
 }
 
 bool erase_from(Sequences& list, const PlannedSequence& sequence) {
-  const auto found = std::ranges::lower_bound(list, sequence.serial, {}, &PlannedSequence::serial);
+  const auto found = std::ranges::lower_bound(list, &sequence, precedes);
   if (found == list.end() || *found != &sequence) {
     return false;
   }
@@ -48,15 +51,19 @@ bool erase_from(Sequences& list, const PlannedSequence& sequence) {
 
 }  // namespace
 
-// Forecasts the pages that running sequences will need. It is computed when the first candidate
-// needs it, and updated as sequences start.
+// Forecasts the pages that running sequences of a priority, and of those above it, will need. Those
+// below are not counted, because sequences that start or grow may take their pages. The forecast is
+// computed when the first candidate needs it, and updated as sequences start.
 class IterationPlanner::AdmissionForecast {
 public:
-  explicit AdmissionForecast(const IterationPlanner& planner) : planner_(planner) {}
+  AdmissionForecast(const IterationPlanner& planner, Priority priority)
+      : planner_(planner), priority_(priority) {
+    reset();
+  }
 
   // Returns whether `candidate` may start, which would take `pages_new` pages into use now.
   bool has_room(const PlannedSequence& candidate, std::int64_t pages_new) {
-    if (planner_.running_.empty()) {
+    if (counted_ == 0) {
       return true;  // any submitted sequence fits alone
     }
     const std::int64_t all = planner_.pool_.num_pages();
@@ -68,12 +75,38 @@ public:
   }
 
   void started(const PlannedSequence& sequence, std::int64_t pages_new) {
+    ++counted_;
     if (forecast_.has_value()) {
       forecast_->start(describe(sequence, pages_new), pages_new);
     }
   }
 
+  // Forgets what it has computed, because a sequence was preempted.
+  void reset() {
+    const auto above = std::ranges::partition_point(
+        planner_.running_,
+        [this](const PlannedSequence* sequence) { return sequence->priority >= priority_; });
+    counted_ = static_cast<std::size_t>(above - planner_.running_.begin());
+    forecast_.reset();
+    survivals_.clear();
+  }
+
 private:
+  // The sequences that count.
+  [[nodiscard]] std::span<PlannedSequence* const> running() const {
+    return std::span(planner_.running_).first(counted_);
+  }
+
+  // Returns the pages in use without those that only sequences of lower priorities use. Pages that
+  // several of those share count as in use.
+  [[nodiscard]] std::int64_t pages_in_use() const {
+    std::int64_t pages = planner_.num_pages_in_use();
+    for (const PlannedSequence* below : std::span(planner_.running_).subspan(counted_)) {
+      pages -= planner_.tree_.num_exclusive(below->hold, below->pages);
+    }
+    return pages;
+  }
+
   // Returns the number of pages that a sequence may still need.
   [[nodiscard]] std::int64_t remaining_pages(const PlannedSequence& sequence) const {
     return planner_.pages_for(sequence.max_cached()) - planner_.pages_for(sequence.length());
@@ -81,8 +114,8 @@ private:
 
   // Returns the pages in use if all running sequences reach their limits and none releases a page.
   [[nodiscard]] std::int64_t worst_case() const {
-    std::int64_t pages = planner_.num_pages_in_use();
-    for (const PlannedSequence* sequence : planner_.running_) {
+    std::int64_t pages = pages_in_use();
+    for (const PlannedSequence* sequence : running()) {
       pages += std::max<std::int64_t>(remaining_pages(*sequence), 0);
     }
     return pages;
@@ -105,15 +138,19 @@ private:
     if (found != survivals_.end()) {
       return found->second;
     }
-    std::vector<std::int64_t> running;
-    for (const Sequences* list : {&planner_.running_, &planner_.preempted_}) {
-      for (const PlannedSequence* sequence : *list) {
+    std::vector<std::int64_t> lengths;
+    const auto add = [&](const Sequences& list) {
+      for (const PlannedSequence* sequence : list) {
         if (LengthForecast::class_of(sequence->max_new_tokens) == index) {
-          running.push_back(sequence->length() - sequence->prompt_length);
+          lengths.push_back(sequence->length() - sequence->prompt_length);
         }
       }
+    };
+    add(planner_.running_);
+    for (const Level& level : planner_.levels_) {
+      add(level.preempted);
     }
-    return survivals_.emplace(index, planner_.lengths_.survival(index, std::move(running)))
+    return survivals_.emplace(index, planner_.lengths_.survival(index, std::move(lengths)))
         .first->second;
   }
 
@@ -124,9 +161,8 @@ private:
       return;
     }
     iterations_ = iterations;
-    forecast_.emplace(planner_.options_.page_tokens, planner_.num_pages_in_use(), iterations,
-                      planner_.margin_);
-    for (const PlannedSequence* sequence : planner_.running_) {
+    forecast_.emplace(planner_.options_.page_tokens, pages_in_use(), iterations, planner_.margin_);
+    for (const PlannedSequence* sequence : running()) {
       forecast_->add(
           describe(*sequence, planner_.tree_.num_exclusive(sequence->hold, sequence->pages)));
     }
@@ -134,7 +170,7 @@ private:
 
   [[nodiscard]] std::int64_t max_remaining_tokens() const {
     std::int64_t longest = 1;
-    for (const PlannedSequence* sequence : planner_.running_) {
+    for (const PlannedSequence* sequence : running()) {
       longest = std::max(longest,
                          sequence->prompt_length + sequence->max_new_tokens - sequence->length());
     }
@@ -142,6 +178,8 @@ private:
   }
 
   const IterationPlanner& planner_;
+  Priority priority_;
+  std::size_t counted_ = 0;                    // running sequences, from the first
   std::map<std::size_t, Survival> survivals_;  // by `LengthForecast::class_of`
   std::optional<PageForecast> forecast_;
   std::int64_t iterations_ = 0;
@@ -156,14 +194,19 @@ void IterationPlanner::submit(PlannedSequence& sequence) {
   TIDEMILL_CHECK(!sequence.tokens.empty() && pages_for(sequence.max_cached()) <= pool_.num_pages())
       << sequence.max_cached() << " tokens never fit";
   sequence.serial = next_serial_++;
-  waiting_.push_back(&sequence);
+  level_of(sequence).waiting.push(sequence);
 }
 
 void IterationPlanner::remove(PlannedSequence& sequence) {
+  Level& level = level_of(sequence);
+  if (level.waiting.remove(sequence)) {
+    return;
+  }
   if (erase_from(running_, sequence)) {
     tree_.leave(sequence.hold, sequence.pages);
-  } else if (!erase_from(preempted_, sequence)) {
-    TIDEMILL_CHECK(erase_from(waiting_, sequence)) << "unknown sequence " << sequence.serial;
+  } else {
+    TIDEMILL_CHECK(erase_from(level.preempted, sequence)) << "lost sequence " << sequence.serial;
+    --num_preempted_;
   }
 }
 
@@ -176,21 +219,23 @@ void IterationPlanner::finish(PlannedSequence& sequence) {
 IterationPlan IterationPlanner::plan(const IterationBudget& budget, const AdmissionRule& rule) {
   IterationPlan plan;
   std::int64_t left = std::max<std::int64_t>(budget.tokens, 1);
-  // `grow` preempts the youngest sequence, so it never takes pages from a chunk already planned.
+  // `grow` preempts the last sequence, so it never takes pages from a chunk already planned.
   for (std::size_t i = 0; i < running_.size() && left > 0; ++i) {
     PlannedSequence& sequence = *running_[i];
     if (sequence.num_uncached() == 1) {
       if (!grow(sequence, plan)) {
-        break;  // it was itself the youngest, and has been preempted
+        break;  // it was itself the last, and has been preempted
       }
       plan.chunks.push_back({&sequence, 1});
       --left;
     }
   }
-  const std::size_t num_decoding = plan.chunks.size();
   if (left > 0) {
+    const std::size_t planned = plan.chunks.size();
     admit(rule, plan);
+    left += static_cast<std::int64_t>(planned - plan.chunks.size());  // of displaced sequences
   }
+  const std::size_t num_decoding = plan.chunks.size();
   std::int64_t left_to_prefill = std::max<std::int64_t>(std::min(left, budget.prefill_tokens), 1);
   std::size_t next_decoding = 0;
   for (PlannedSequence* sequence : running_) {
@@ -211,6 +256,7 @@ IterationPlan IterationPlanner::plan(const IterationBudget& budget, const Admiss
 void IterationPlanner::advance(const PlannedChunk& chunk, HiddenRow row) {
   PlannedSequence& sequence = *chunk.sequence;
   sequence.num_cached += chunk.num_tokens;
+  FairQueue::charge(sequence);
   sequence.row = nullptr;
   if (sequence.prefix_use == PrefixUse::kShared) {
     tree_.advance(tree_sequence(sequence), sequence.num_cached, sequence.pages, sequence.hold,
@@ -222,7 +268,7 @@ std::int64_t IterationPlanner::make_room(std::int64_t pages) {
   std::int64_t preempted = 0;
   tree_.evict_until_free(pages);
   while (pool_.num_free() < pages && !running_.empty()) {
-    preempt_youngest();
+    preempt_last();
     ++preempted;
     tree_.evict_until_free(pages);
   }
@@ -231,33 +277,48 @@ std::int64_t IterationPlanner::make_room(std::int64_t pages) {
 
 std::int64_t IterationPlanner::largest_need() const noexcept {
   std::int64_t most = 0;
-  for (const Sequences* sequences : {&running_, &preempted_, &waiting_}) {
-    for (const PlannedSequence* sequence : *sequences) {
-      most = std::max(most, pages_for(sequence->max_cached()));
-    }
+  const auto see = [&](const PlannedSequence* sequence) {
+    most = std::max(most, pages_for(sequence->max_cached()));
+  };
+  std::ranges::for_each(running_, see);
+  for (const Level& level : levels_) {
+    std::ranges::for_each(level.preempted, see);
+    level.waiting.for_each(see);
   }
   return most;
 }
 
 bool IterationPlanner::any_admissible(const AdmissionRule& rule) const {
-  return std::ranges::any_of(
-      waiting_, [&](const PlannedSequence* sequence) { return may_start(*sequence, rule); });
+  return std::ranges::any_of(levels_, [&](const Level& level) {
+    return level.waiting.any_of(
+        [&](const PlannedSequence& sequence) { return may_start(sequence, rule); });
+  });
+}
+
+std::int64_t IterationPlanner::num_waiting() const noexcept {
+  std::int64_t count = num_preempted_;
+  for (const Level& level : levels_) {
+    count += static_cast<std::int64_t>(level.waiting.size());
+  }
+  return count;
 }
 
 PrefixTree::Sequence IterationPlanner::tree_sequence(const PlannedSequence& sequence) {
-  return {sequence.weights, sequence.tokens, sequence.prompt_length};
+  return {{sequence.weights, sequence.cache_salt}, sequence.tokens, sequence.prompt_length};
 }
 
-// Allocates the page of the sequence's next token, preempting younger sequences if necessary.
+// Allocates the page of the sequence's next token, preempting sequences after it if necessary.
 // Returns false if the sequence itself was preempted.
 bool IterationPlanner::grow(PlannedSequence& sequence, IterationPlan& plan) {
   const std::int64_t missing =
       pages_for(sequence.length()) - static_cast<std::int64_t>(sequence.pages.size());
   while (missing > 0 && !tree_.allocate(missing, sequence.pages)) {
     const bool itself = running_.back() == &sequence;
-    preempt_youngest();
+    if (!runs_below(sequence.priority)) {
+      margin_ = std::min(margin_ + kMarginStep, kMaxMargin);
+    }
+    preempt_last();
     ++plan.preemptions;
-    margin_ = std::min(margin_ + kMarginStep, kMaxMargin);
     if (itself) {
       return false;
     }
@@ -265,87 +326,140 @@ bool IterationPlanner::grow(PlannedSequence& sequence, IterationPlan& plan) {
   return true;
 }
 
-void IterationPlanner::preempt_youngest() {
+void IterationPlanner::preempt_last() {
   PlannedSequence& sequence = *running_.back();
   tree_.leave(sequence.hold, sequence.pages);
   sequence.num_cached = 0;
   sequence.row = nullptr;
   running_.pop_back();
-  insert_by_age(preempted_, sequence);
+  insert_in_order(level_of(sequence).preempted, sequence);
+  ++num_preempted_;
+}
+
+// Preempts the last sequence for one of a higher priority that starts. If the plan has a
+// chunk of it, that is the last one.
+void IterationPlanner::displace_last(IterationPlan& plan) {
+  if (!plan.chunks.empty() && plan.chunks.back().sequence == running_.back()) {
+    plan.chunks.pop_back();
+  }
+  preempt_last();
+  ++plan.preemptions;
 }
 
 void IterationPlanner::admit(const AdmissionRule& rule, IterationPlan& plan) {
-  if (preempted_.empty() && !any_admissible(rule)) {
-    return;
-  }
-  AdmissionForecast forecast(*this);
-  AdmissionRule preempted_rule = rule;
-  preempted_rule.admit_new = true;
-  if (admit_from(preempted_, preempted_rule, forecast, plan)) {
-    admit_from(waiting_, rule, forecast, plan);
+  for (auto level = levels_.rbegin(); level != levels_.rend(); ++level) {
+    if (level->preempted.empty() && level->waiting.size() == 0) {
+      continue;
+    }
+    const auto priority = static_cast<Priority>(levels_.rend() - level - 1);
+    AdmissionForecast forecast(*this, priority);
+    if (!admit_preempted(*level, rule, forecast, plan) ||
+        !admit_waiting(*level, rule, forecast, plan)) {
+      return;  // lower priorities get no room that this one waits for
+    }
   }
 }
 
-// Starts the sequences of `from` that may start. Stops and returns false at the first one without
-// room: a younger sequence never starts earlier because it is smaller.
-bool IterationPlanner::admit_from(Sequences& from, const AdmissionRule& rule,
-                                  AdmissionForecast& forecast, IterationPlan& plan) {
+// Starts the preempted sequences. Stops and returns false at the first one without room: no
+// sequence starts before another because it is smaller.
+bool IterationPlanner::admit_preempted(Level& level, const AdmissionRule& rule,
+                                       AdmissionForecast& forecast, IterationPlan& plan) {
   Sequences left;
   bool room = true;
-  for (PlannedSequence* sequence : from) {
-    if (room && may_start(*sequence, rule)) {
+  for (PlannedSequence* sequence : level.preempted) {
+    if (room) {
       const Start result = start(*sequence, rule, forecast, plan);
       room = result != Start::kNoRoom;
       if (result == Start::kStarted) {
+        --num_preempted_;
         continue;
       }
     }
     left.push_back(sequence);
   }
-  from = std::move(left);
+  level.preempted = std::move(left);
   return room;
 }
 
-// Starts a sequence if its tokens and one more page fit. Without the extra page it would soon be
-// preempted again. A sequence that never needs another page starts without it.
+// Does the same with sequences that have not started and may.
+bool IterationPlanner::admit_waiting(Level& level, const AdmissionRule& rule,
+                                     AdmissionForecast& forecast, IterationPlan& plan) {
+  if (!rule.admit_new) {
+    return true;
+  }
+  FairQueue::Visit visit(level.waiting);
+  while (PlannedSequence* sequence = visit.next()) {
+    switch (may_start(*sequence, rule) ? start(*sequence, rule, forecast, plan) : Start::kWaits) {
+      case Start::kStarted: visit.take(); break;
+      case Start::kWaits: visit.skip(); break;
+      case Start::kNoRoom: return false;
+    }
+  }
+  return true;
+}
+
+// Finds room for a sequence, preempting those of lower priorities if necessary. There is room if
+// its tokens and one more page fit. Without the extra page it would soon be preempted again. A
+// sequence that never needs another page starts without it.
+IterationPlanner::Start IterationPlanner::find_room(PlannedSequence& sequence,
+                                                    const AdmissionRule& rule,
+                                                    AdmissionForecast& forecast,
+                                                    IterationPlan& plan, Room& room) {
+  room.pages = pages_for(sequence.length());
+  const std::int64_t wanted = std::min(room.pages + 1, pages_for(sequence.max_cached()));
+  for (;;) {
+    const bool full = num_running() >= options_.max_running;
+    if (full && !runs_below(sequence.priority)) {
+      return Start::kNoRoom;
+    }
+    room.match = {};
+    if (sequence.prefix_use == PrefixUse::kShared) {
+      room.match = tree_.find({weights_for(sequence, rule), sequence.cache_salt}, sequence.tokens);
+      if (room.match.wait) {
+        return Start::kWaits;
+      }
+    }
+    room.shared = std::ssize(room.match.shared);
+    const std::int64_t idle = tree_.num_idle(room.match);
+    room.taken = room.pages - room.shared + idle;
+    if (!full && tree_.num_available() - idle >= wanted - room.shared &&
+        forecast.has_room(sequence, room.taken)) {
+      return Start::kStarted;
+    }
+    if (!runs_below(sequence.priority)) {
+      return Start::kNoRoom;
+    }
+    displace_last(plan);
+    forecast.reset();
+  }
+}
+
 IterationPlanner::Start IterationPlanner::start(PlannedSequence& sequence,
                                                 const AdmissionRule& rule,
                                                 AdmissionForecast& forecast, IterationPlan& plan) {
-  if (num_running() >= options_.max_running) {
-    return Start::kNoRoom;
-  }
-  PrefixTree::Match match;
-  if (sequence.prefix_use == PrefixUse::kShared) {
-    match = tree_.find(weights_for(sequence, rule), sequence.tokens);
-    if (match.wait) {
-      return Start::kWaits;
-    }
-  }
-  const auto shared = static_cast<std::int64_t>(match.shared.size());
-  const std::int64_t idle = tree_.num_idle(match);
-  const std::int64_t pages = pages_for(sequence.length());
-  const std::int64_t max_pages = pages_for(sequence.max_cached());
-  if (tree_.num_available() - idle < std::min(pages + 1, max_pages) - shared ||
-      !forecast.has_room(sequence, pages - shared + idle)) {
-    return Start::kNoRoom;
+  Room room;
+  const Start found = find_room(sequence, rule, forecast, plan, room);
+  if (found != Start::kStarted) {
+    return found;
   }
   if (!has_started(sequence)) {
     sequence.weights = weights_for(sequence, rule);
+    sequence.start_order = next_start_++;
     plan.started.push_back(&sequence);
   }
-  tree_.use(match, sequence.pages, sequence.hold);
-  TIDEMILL_CHECK(tree_.allocate(pages - shared, sequence.pages));
-  if (match.partial != nullptr) {
-    plan.copies.push_back({match.partial_page, sequence.pages.back()});
+  tree_.use(room.match, sequence.pages, sequence.hold);
+  TIDEMILL_CHECK(tree_.allocate(room.pages - room.shared, sequence.pages));
+  if (room.match.partial != nullptr) {
+    plan.copies.push_back({room.match.partial_page, sequence.pages.back()});
   }
-  sequence.num_cached = match.num_tokens;
-  sequence.row = match.row;
-  plan.cached_tokens += match.num_tokens;
-  if (sequence.prefix_use == PrefixUse::kShared && match.row == nullptr) {
+  sequence.num_cached = room.match.num_tokens;
+  sequence.row = room.match.row;
+  plan.cached_tokens += room.match.num_tokens;
+  if (sequence.prefix_use == PrefixUse::kShared && room.match.row == nullptr) {
     tree_.expect(tree_sequence(sequence), sequence.pages, sequence.hold);
   }
-  forecast.started(sequence, pages - shared + idle);
-  insert_by_age(running_, sequence);
+  forecast.started(sequence, room.taken);
+  insert_in_order(running_, sequence);
   return Start::kStarted;
 }
 

@@ -3,62 +3,21 @@
 // sequence holds. The planner knows only tokens and page numbers, and nothing about the model.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
-#include <string>
 #include <string_view>
 #include <vector>
 
+#include "engines/priority.hpp"
+#include "engines/scheduler/fair_queue.hpp"
 #include "engines/scheduler/length_forecast.hpp"
 #include "engines/scheduler/page_forecast.hpp"
 #include "engines/scheduler/page_pool.hpp"
+#include "engines/scheduler/planned_sequence.hpp"
 #include "engines/scheduler/prefix_tree.hpp"
 
 namespace tidemill::engines {
-
-/// Whether a sequence may start from pages that other sequences have computed.
-enum class PrefixUse : std::uint8_t {
-  kShared,
-  kNone,  // every token must be computed, because each one has an output
-};
-
-/// What the planner knows about weights.
-struct ServedWeights {
-  std::string name;        // identifies the content
-  std::uint64_t step = 0;  // a sequence waits for its `min_step`
-};
-
-/// A sequence as the planner sees it. The owner of the sequence sets the first group of fields and
-/// appends sampled tokens to `tokens`. Only the planner changes the second group.
-struct PlannedSequence {
-  std::vector<std::int32_t> tokens;  // the prompt (at least one token), then the response
-  std::int64_t prompt_length = 0;
-  std::int64_t max_new_tokens = 0;
-  std::uint64_t min_step = 0;  // starts once this step is served
-  PrefixUse prefix_use = PrefixUse::kShared;
-  /// The weights that the sequence starts with, read when it starts. If null, it starts with those
-  /// that `AdmissionRule` names.
-  const ServedWeights* own_weights = nullptr;
-
-  std::uint64_t serial = 0;         // submission order
-  std::string weights;              // the weights that compute it; empty before it starts
-  std::int64_t num_cached = 0;      // tokens whose keys and values are in `pages`
-  std::vector<std::int32_t> pages;  // empty if it is not running
-  PrefixTree::Hold hold;
-  HiddenRow row;  // after the last token, if that was cached when the sequence started
-
-  [[nodiscard]] std::int64_t length() const noexcept {
-    return static_cast<std::int64_t>(tokens.size());
-  }
-  /// Returns the number of tokens to compute before the next one can be sampled.
-  [[nodiscard]] std::int64_t num_uncached() const noexcept { return length() - num_cached; }
-  [[nodiscard]] bool has_response() const noexcept { return length() > prompt_length; }
-  /// Returns the maximum number of tokens in the cache. The last token is never fed back, so it is
-  /// never cached.
-  [[nodiscard]] std::int64_t max_cached() const noexcept {
-    return prompt_length + (max_new_tokens > 0 ? max_new_tokens - 1 : 0);
-  }
-};
 
 /// Which sequences may start, and with which weights.
 struct AdmissionRule {
@@ -107,18 +66,25 @@ struct IterationPlan {
 /// A sequence is waiting until it starts, and in flight from then on. In flight, it is either
 /// running and holds pages, or preempted: then it has released its pages and keeps its tokens.
 ///
-/// An iteration computes one token of each running sequence that has only one to compute, oldest
-/// sequence first. The rest of the budget goes to chunks of sequences with more tokens to compute.
-/// Sequences start oldest first, if the forecast of pages in use leaves room for them or if no
-/// sequence is running. A sequence that shares a prefix with a running one waits until that one has
-/// computed the prefix. A younger sequence may start before an older one only while the older one
-/// waits for such a prefix or for its `min_step`. The planner also learns how large a margin the
-/// forecast needs.
+/// Sequences in flight are in order of precedence: those of a higher priority come first, and among
+/// those of one priority the one that started first. An iteration computes one token of each
+/// running sequence that has only one to compute, in this order. The rest of the budget goes to
+/// chunks of sequences with more tokens to compute, in the same order.
+///
+/// Sequences start if the forecast of pages in use leaves room for them, or if no sequence of their
+/// or a higher priority is running. Those of a higher priority start first. Within a priority,
+/// preempted ones start first, and then new ones in the order of `FairQueue`, which with one tenant
+/// is that of submission. A sequence that shares a prefix with a running one waits until that one
+/// has computed the prefix. A sequence starts before one that should start earlier only while that
+/// one waits for such a prefix or for its `min_step`. The planner also learns how large a margin
+/// the forecast needs.
 ///
 /// When pages run out, the planner first evicts cached pages that no sequence uses, then preempts
-/// the youngest running sequence. No sequence causes the preemption of an older one, and a sequence
-/// that does not fit the pool alone is never submitted. The oldest sequence therefore always
-/// makes progress, and nothing starves or deadlocks.
+/// the running sequence that comes last. A sequence that starts preempts those of lower priorities
+/// until it has room; the forecast for it does not count them. No sequence causes the preemption of
+/// one that precedes it, and a sequence that does not fit the pool alone is never submitted. The
+/// first sequence therefore always makes progress. Within a priority, nothing starves or deadlocks.
+/// A lower priority waits for as long as higher ones leave no room.
 /// Threads: one call at a time.
 class IterationPlanner {
 public:
@@ -142,14 +108,14 @@ public:
 
   /// Evicts cached pages that no sequence uses until `pages` pages are free or none can be evicted.
   void drop_cached(std::int64_t pages) { tree_.evict_until_free(pages); }
-  /// Does the same as `drop_cached`, then preempts running sequences, youngest first, as long as
-  /// pages are missing. Returns the number of preemptions.
+  /// Does the same as `drop_cached`, then preempts running sequences, the last one first, as long
+  /// as pages are missing. Returns the number of preemptions.
   std::int64_t make_room(std::int64_t pages);
   /// Evicts all unused pages except those computed with one of the named weights.
   void keep_only(std::span<const std::string_view> weights) { tree_.keep_only(weights); }
 
   [[nodiscard]] bool any_in_flight() const noexcept {
-    return !running_.empty() || !preempted_.empty();
+    return !running_.empty() || num_preempted_ > 0;
   }
   /// Returns whether `rule` lets any waiting sequence start.
   [[nodiscard]] bool any_admissible(const AdmissionRule& rule) const;
@@ -157,9 +123,7 @@ public:
     return static_cast<std::int64_t>(running_.size());
   }
   /// Returns how many sequences have not started, or were preempted.
-  [[nodiscard]] std::int64_t num_waiting() const noexcept {
-    return static_cast<std::int64_t>(waiting_.size() + preempted_.size());
-  }
+  [[nodiscard]] std::int64_t num_waiting() const noexcept;
   /// Returns the number of pages that the largest sequence in any state may need.
   [[nodiscard]] std::int64_t largest_need() const noexcept;
   /// Returns the number of pages that running sequences and training passes hold.
@@ -171,8 +135,9 @@ public:
 private:
   using Sequences = std::vector<PlannedSequence*>;
 
-  // The margin adapts: every preemption by `plan` widens it, and every sequence that finishes
-  // narrows it, by amounts that balance at `PlannerOptions::preempted_share`.
+  // The margin adapts: every preemption by `plan` widens it, unless it made room for a higher
+  // priority, and every sequence that finishes narrows it, by amounts that balance at
+  // `PlannerOptions::preempted_share`.
   static constexpr double kInitialMargin = 0.85;
   static constexpr double kMinMargin = -0.5;
   static constexpr double kMaxMargin = 4.0;
@@ -180,19 +145,44 @@ private:
 
   enum class Start : std::uint8_t { kStarted, kWaits, kNoRoom };
 
+  // The sequences of one priority that do not run.
+  struct Level {
+    Sequences preempted;  // in order of precedence
+    FairQueue waiting;
+  };
+
   class AdmissionForecast;
+
+  // Where a sequence starts.
+  struct Room {
+    PrefixTree::Match match;
+    std::int64_t shared = 0;  // pages of `match` that it shares
+    std::int64_t pages = 0;   // that its tokens need
+    std::int64_t taken = 0;   // pages that it takes into use
+  };
 
   [[nodiscard]] std::int64_t pages_for(std::int64_t tokens) const noexcept {
     return (tokens + options_.page_tokens - 1) / options_.page_tokens;
   }
   [[nodiscard]] static PrefixTree::Sequence tree_sequence(const PlannedSequence& sequence);
+  [[nodiscard]] Level& level_of(const PlannedSequence& sequence) {
+    return levels_[index_of(sequence.priority)];
+  }
+  [[nodiscard]] bool runs_below(Priority priority) const noexcept {
+    return !running_.empty() && running_.back()->priority < priority;
+  }
   bool grow(PlannedSequence& sequence, IterationPlan& plan);
-  void preempt_youngest();
+  void preempt_last();
+  void displace_last(IterationPlan& plan);
   void admit(const AdmissionRule& rule, IterationPlan& plan);
-  bool admit_from(Sequences& from, const AdmissionRule& rule, AdmissionForecast& forecast,
-                  IterationPlan& plan);
+  bool admit_preempted(Level& level, const AdmissionRule& rule, AdmissionForecast& forecast,
+                       IterationPlan& plan);
+  bool admit_waiting(Level& level, const AdmissionRule& rule, AdmissionForecast& forecast,
+                     IterationPlan& plan);
   Start start(PlannedSequence& sequence, const AdmissionRule& rule, AdmissionForecast& forecast,
               IterationPlan& plan);
+  Start find_room(PlannedSequence& sequence, const AdmissionRule& rule, AdmissionForecast& forecast,
+                  IterationPlan& plan, Room& room);
 
   PagePool& pool_;
   PlannerOptions options_;
@@ -200,9 +190,10 @@ private:
   LengthForecast lengths_;
   double margin_ = kInitialMargin;  // in standard deviations; see `PageForecast`
   std::uint64_t next_serial_ = 0;
-  Sequences running_;    // oldest first
-  Sequences preempted_;  // oldest first
-  Sequences waiting_;    // oldest first
+  std::uint64_t next_start_ = 0;
+  Sequences running_;  // in order of precedence
+  std::array<Level, kNumPriorities> levels_;
+  std::int64_t num_preempted_ = 0;
 };
 
 }  // namespace tidemill::engines

@@ -8,10 +8,11 @@
 namespace tidemill::engines {
 
 struct PrefixTree::Node {
-  Tokens tokens;               // of its page; fewer than a page for the end of a prompt
-  std::int32_t page = -1;      // -1 for a root
-  Node* parent = nullptr;      // null for a root
-  bool ready = false;          // the page has been computed
+  Tokens tokens;                 // of its page; fewer than a page for the end of a prompt
+  std::int32_t page = -1;        // -1 for a root
+  Node* parent = nullptr;        // null for a root
+  const RootKey* key = nullptr;  // of a root
+  bool ready = false;            // the page has been computed
   std::int64_t users = 0;      // sequences with the node on their path; never fewer than of a child
   std::int64_t row_after = 0;  // tokens of the page up to which `row` is, or will be; 0: none
   HiddenRow row;
@@ -64,26 +65,25 @@ PrefixTree::Tokens PrefixTree::page_of(std::span<const std::int32_t> tokens,
   return {page.begin(), page.end()};
 }
 
-const PrefixTree::Node* PrefixTree::find_root(std::string_view weights) const {
-  const auto found = roots_.find(weights);
-  return found != roots_.end() ? found->second.get() : nullptr;
-}
-
-PrefixTree::Node& PrefixTree::root_of(std::string_view weights) {
-  auto found = roots_.find(weights);
+// The caller adds a child if the root has none yet.
+PrefixTree::Node& PrefixTree::root_of(const CacheScope& scope) {
+  auto found = roots_.find(scope);
   if (found == roots_.end()) {
-    found = roots_.emplace(weights, std::make_unique<Node>()).first;
+    RootKey key{std::string(scope.weights), std::string(scope.salt)};
+    found = roots_.emplace(std::move(key), std::make_unique<Node>()).first;
+    found->second->key = &found->first;
   }
   return *found->second;
 }
 
-PrefixTree::Match PrefixTree::find(std::string_view weights,
+PrefixTree::Match PrefixTree::find(const CacheScope& scope,
                                    std::span<const std::int32_t> tokens) const {
   Match match;
-  const Node* node = find_root(weights);
-  if (node == nullptr || tokens.empty()) {
+  const auto root = roots_.find(scope);
+  if (root == roots_.end() || tokens.empty()) {
     return match;
   }
+  const Node* node = root->second.get();
   const std::size_t num_whole = tokens.size() / page_tokens_;
   for (std::size_t i = 0; i < num_whole; ++i) {
     const auto found = node->children.find(page_of(tokens, i));
@@ -145,7 +145,7 @@ void PrefixTree::use(const Match& match, std::vector<std::int32_t>& pages, Hold&
 }
 
 PrefixTree::Node& PrefixTree::parent_of_next(const Sequence& sequence, const Hold& hold) {
-  return hold.path.empty() ? root_of(sequence.weights) : *hold.path.back();
+  return hold.path.empty() ? root_of(sequence.scope) : *hold.path.back();
 }
 
 void PrefixTree::expect(const Sequence& sequence, std::span<const std::int32_t> pages, Hold& hold) {
@@ -202,7 +202,7 @@ bool PrefixTree::complete_page(const Sequence& sequence, std::int64_t num_cached
     return false;
   }
   Tokens tokens = page_of(sequence.tokens, index);
-  Node& parent = index == 0 ? root_of(sequence.weights) : *hold.path[index - 1];
+  Node& parent = index == 0 ? root_of(sequence.scope) : *hold.path[index - 1];
   if (const auto found = parent.children.find(tokens); found != parent.children.end()) {
     return take_over(*found->second, index, pages, hold);
   }
@@ -280,12 +280,9 @@ void PrefixTree::evict_until_free(std::int64_t count) {
 
 void PrefixTree::keep_only(std::span<const std::string_view> weights) {
   for (auto it = roots_.begin(); it != roots_.end();) {
-    const auto root = it++;
-    if (std::ranges::find(weights, root->first) == weights.end()) {
+    const auto root = it++;  // `evict_subtree` may remove it
+    if (std::ranges::find(weights, root->first.weights) == weights.end()) {
       evict_subtree(*root->second);
-      if (root->second->children.empty()) {
-        roots_.erase(root);
-      }
     }
   }
 }
@@ -343,7 +340,11 @@ void PrefixTree::remove(Node& leaf) {
   --num_nodes_;
   Node& parent = *leaf.parent;
   parent.children.erase(parent.children.find(leaf.tokens));
-  update_leaf(parent);
+  if (parent.key != nullptr && parent.children.empty()) {
+    roots_.erase(roots_.find(*parent.key));
+  } else {
+    update_leaf(parent);
+  }
 }
 
 // Updates the node's entry in `evictable_leaves_` after its users or children have changed.

@@ -9,6 +9,9 @@
 // tokens themselves name the edges. Weights that are loaded again under another version have the
 // same digests, so the pages cached under them can be used again.
 //
+// The key of a root has a salt too, which changes no bit. A sequence finds only pages of its own
+// salt, so the time that it takes tells nothing about the prompts of sequences with other salts.
+//
 // A sequence that starts adds nodes for the pages that it is going to compute. Sequences that would
 // share these pages wait until they are computed, so that no token is computed twice. The samples
 // of one prompt therefore start together once the first of them has computed the prompt. The page
@@ -22,7 +25,7 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <span>
@@ -37,6 +40,12 @@ namespace tidemill::engines {
 
 /// The final hidden state after one token. Immutable, shared by the sequences that sample from it.
 using HiddenRow = std::shared_ptr<const std::vector<float>>;
+
+/// What sequences must have in common to share pages, besides their first tokens.
+struct CacheScope {
+  std::string_view weights;    // the digests of the weights
+  std::string_view salt = {};  // any text
+};
 
 /// The tree of cached pages; see the top of this file.
 ///
@@ -66,7 +75,7 @@ public:
 
   /// A running sequence as the tree sees it.
   struct Sequence {
-    std::string_view weights;
+    CacheScope scope;
     std::span<const std::int32_t> tokens;
     std::int64_t prompt_length = 0;
   };
@@ -78,10 +87,10 @@ public:
   /// Releases all pages.
   ~PrefixTree();
 
-  /// Looks up how many of `tokens` need not be computed under `weights`. At least one token remains
-  /// to be computed unless the tree has the hidden state after the last one. Changes nothing. The
+  /// Looks up how many of `tokens` need not be computed in `scope`. At least one token remains to
+  /// be computed unless the tree has the hidden state after the last one. Changes nothing. The
   /// result is valid until the tree changes.
-  [[nodiscard]] Match find(std::string_view weights, std::span<const std::int32_t> tokens) const;
+  [[nodiscard]] Match find(const CacheScope& scope, std::span<const std::int32_t> tokens) const;
 
   /// Returns how many pages of `match` can be evicted now, but no longer after `use`.
   [[nodiscard]] std::int64_t num_idle(const Match& match) const;
@@ -124,14 +133,29 @@ public:
   /// Returns the number of pages that the tree owns and no sequence uses.
   [[nodiscard]] std::int64_t num_evictable() const noexcept { return num_evictable_; }
   [[nodiscard]] std::int64_t num_nodes() const noexcept { return num_nodes_; }
+  /// Returns the number of scopes that have pages.
+  [[nodiscard]] std::int64_t num_scopes() const noexcept { return std::ssize(roots_); }
 
 private:
   using Tokens = std::vector<std::int32_t>;
   using Age = std::pair<std::uint64_t, std::uint64_t>;  // (last use, order of creation)
 
+  // Owns the text of a `CacheScope`.
+  struct RootKey {
+    std::string weights;
+    std::string salt;
+  };
+  struct RootOrder {
+    using is_transparent = void;
+    template <class A, class B>
+    bool operator()(const A& a, const B& b) const noexcept {
+      const int order = std::string_view{a.weights}.compare(b.weights);
+      return order != 0 ? order < 0 : std::string_view{a.salt}.compare(b.salt) < 0;
+    }
+  };
+
   [[nodiscard]] Tokens page_of(std::span<const std::int32_t> tokens, std::size_t index) const;
-  [[nodiscard]] const Node* find_root(std::string_view weights) const;
-  Node& root_of(std::string_view weights);
+  Node& root_of(const CacheScope& scope);
   Node& parent_of_next(const Sequence& sequence, const Hold& hold);
   Node& add_child(Node& parent, Tokens tokens, std::int32_t page);
   bool complete_page(const Sequence& sequence, std::int64_t num_cached,
@@ -145,7 +169,7 @@ private:
 
   PagePool& pool_;
   std::size_t page_tokens_;
-  std::map<std::string, std::unique_ptr<Node>, std::less<>> roots_;  // by the digests of weights
+  std::map<RootKey, std::unique_ptr<Node>, RootOrder> roots_;  // each has children
   std::map<Age, Node*> evictable_leaves_;
   std::uint64_t now_ = 0;  // counts uses
   std::uint64_t next_serial_ = 0;

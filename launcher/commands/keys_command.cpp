@@ -36,7 +36,7 @@ public:
     return "Makes, lists and removes the keys of a server's clients";
   }
   [[nodiscard]] std::string example() const override {
-    return "tidemill keys add keys.json --name alice --scope infer";
+    return "tidemill keys add keys.json --name alice --scope infer --tenant red --priority high";
   }
 
   void declare(CLI::App& app) override {
@@ -50,6 +50,11 @@ public:
                                  "Scope of the new key; repeat for several; infer without it")
                       ->allow_extra_args(false),
                  {"infer", "tune", "admin"});
+    app.add_option("--tenant", tenant_, "Tenant of the new key; tenants get equal shares")
+        ->type_name("NAME");
+    accept_names(*app.add_option("--priority", priority_,
+                                 "Priority of the new key's requests; normal without it"),
+                 {"low", "normal", "high"});
   }
 
   [[nodiscard]] Status run(Session& session) override {
@@ -86,7 +91,10 @@ private:
 
   [[nodiscard]] Status add(ApiKeys& keys, Session& session) const {
     const std::string secret = actors::make_api_key();
-    ApiKey key{name_, {}, actors::hash_api_key(secret)};
+    ApiKey key{name_, {}, actors::hash_api_key(secret), tenant_};
+    if (!priority_.empty()) {
+      TIDEMILL_ASSIGN_OR_RETURN(key.priority, actors::parse_priority(priority_));
+    }
     for (const std::string& scope : scopes_.empty() ? std::vector<std::string>{"infer"} : scopes_) {
       TIDEMILL_ASSIGN_OR_RETURN(const actors::KeyScope parsed, actors::parse_scope(scope));
       key.scopes.push_back(parsed);
@@ -114,10 +122,16 @@ private:
   static void list(const ApiKeys& keys, Session& session) {
     for (const ApiKey& key : keys.all()) {
       if (session.form == OutputForm::kJson) {
-        session.out
-            << Json(Json::Object{{"name", key.name}, {"scopes", scopes_text(key)}}).to_line();
+        session.out << Json(Json::Object{
+                                {"name", key.name},
+                                {"scopes", scopes_text(key)},
+                                {"tenant", key.tenant},
+                                {"priority", std::string(actors::priority_name(key.priority))}})
+                           .to_line();
       } else {
-        session.out << key.name << "  " << scopes_text(key) << '\n';
+        session.out << key.name << "  " << scopes_text(key) << "  "
+                    << actors::priority_name(key.priority)
+                    << (key.tenant.empty() ? "" : "  " + key.tenant) << '\n';
       }
     }
   }
@@ -126,6 +140,8 @@ private:
   std::string file_;
   std::string name_;
   std::vector<std::string> scopes_;
+  std::string tenant_;
+  std::string priority_;
 };
 
 }  // namespace

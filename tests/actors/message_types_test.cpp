@@ -86,23 +86,11 @@ TIDEMILL_EXAMPLE(SampleId, {17});
 TIDEMILL_EXAMPLE(PolicyVersion, {1, 2, 3});
 TIDEMILL_EXAMPLE(engines::RewardRequest, {{5}, "prompt", "response", "answer", "{}"});
 TIDEMILL_EXAMPLE(engines::RewardResult, {{5}, 0.5, "error", {1.0, 2.0}});
-TIDEMILL_EXAMPLE(engines::RolloutRequest, {{9},
-                                           {1, 2},
-                                           some_sampling(),
-                                           11,
-                                           13,
-                                           12,
-                                           {2},
-                                           {"stop"},
-                                           some_constraint(),
-                                           "tutor",
-                                           3,
-                                           Duration(99),
-                                           true,
-                                           true,
-                                           5,
-                                           6,
-                                           true});
+TIDEMILL_EXAMPLE(
+    engines::RolloutRequest,
+    {{9},     {1, 2}, some_sampling(), 11,   13,   12, {2}, {"stop"}, some_constraint(),
+     "tutor", 3,      Duration(99),    true, true, 5,  6,   true,     engines::Priority::kHigh,
+     "red",   "salt"});
 TIDEMILL_EXAMPLE(engines::RolloutResult, {{9},
                                           {4, 5},
                                           {-1.0F, -2.0F},

@@ -258,12 +258,45 @@ class ServerLifeTest(unittest.TestCase):
             with self.assertRaisesRegex(RuntimeError, f"127.0.0.1:{server.port}"):
                 Server(PROGRAM, MODEL, f"serve.port={server.port}")
 
+    def test_tenants_share_no_cached_prefixes(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            keys = pathlib.Path(folder, "keys.json")
+            secrets = {}
+            for name, tenant in (("a", "red"), ("b", "red"), ("c", "blue"), ("d", None)):
+                more = [] if tenant is None else ["--tenant", tenant]
+                made, = program("keys", "add", str(keys), "--name", name, *more)
+                secrets[name] = made["key"]
+            with Server(PROGRAM, MODEL, f"serve.keys_file={keys}") as server:
+                def cached(name: str, salt: str | None = None) -> int:
+                    status, response = server.request(
+                        "POST", "/v1/completions",
+                        {"model": server.model, "prompt": "11+22+33+44+55+66+77+88+99=",
+                         "max_tokens": 4, "temperature": 0, "cache_salt": salt},
+                        {"Authorization": "Bearer " + secrets[name]})
+                    self.assertEqual(status, 200, response)
+                    texts.add(response["choices"][0]["text"])
+                    return response["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+                texts: set[str] = set()
+                self.assertEqual([cached(name) for name in "acd"], [0, 0, 0])
+                self.assertTrue(all(cached(name) >= 16 for name in "abcd"))
+                self.assertEqual(cached("a", "one user"), 0)
+                self.assertGreaterEqual(cached("b", "one user"), 16)
+                self.assertEqual(cached("c", "one user"), 0)
+                self.assertEqual(len(texts), 1)
+
     def test_keys_are_checked(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             keys = pathlib.Path(folder, "keys.json")
             made, = program("keys", "add", str(keys), "--name", "alice", "--scope", "infer")
+            program("keys", "add", str(keys), "--name", "bob", "--tenant", "red", "--priority",
+                    "high")
             self.assertEqual(program("keys", "list", str(keys)),
-                             [{"name": "alice", "scopes": "infer"}])
+                             [{"name": "alice", "scopes": "infer", "tenant": "",
+                               "priority": "normal"},
+                              {"name": "bob", "scopes": "infer", "tenant": "red",
+                               "priority": "high"}])
+            program("keys", "remove", str(keys), "--name", "bob")
             self.assertNotIn(made["key"], keys.read_text())
             self.assertEqual(keys.stat().st_mode & 0o777, 0o600)
             with Server(PROGRAM, MODEL, f"serve.keys_file={keys}", "serve.host=0.0.0.0") as server:

@@ -56,6 +56,7 @@ constexpr std::array kCommonFields = std::to_array<FieldRule>({
     {"logprobs"},
     {"max_tokens"},
     {"response_format"},
+    {"cache_salt"},
     {"user", FieldUse::kNoEffect, kIdentity},
 });
 
@@ -158,6 +159,12 @@ private:
         fields_.refuse("best_of", "must be equal to n");
       }
       call_.echo = fields_.boolean("echo").value_or(false);
+    }
+    if (auto salt = fields_.string("cache_salt")) {
+      if (salt->empty() || salt->size() > kMaxSaltBytes) {
+        fields_.refuse("cache_salt", "must have 1 to " + std::to_string(kMaxSaltBytes) + " bytes");
+      }
+      call_.settings.cache_salt = std::move(*salt);
     }
     call_.stream = fields_.boolean("stream").value_or(false);
     if (const Json* options = fields_.find("stream_options")) {

@@ -25,6 +25,9 @@ inline constexpr std::int64_t kMaxChoices = 1024;
 /// The maximum of `logprobs` and `top_logprobs`.
 inline constexpr std::int64_t kMaxAlternatives = 20;
 
+/// The longest `cache_salt`. Units: bytes.
+inline constexpr std::size_t kMaxSaltBytes = 1024;
+
 /// How the server treats a field of a request.
 enum class FieldUse : std::uint8_t {
   kUsed,
@@ -54,8 +57,8 @@ struct GenerationCall {
   std::string model;
   std::vector<Prompt> prompts;  // at least one
   std::int32_t num_per_prompt = 1;
-  /// All choices are generated with these settings. The id, the prompt, the seed, the draw key and
-  /// the adapter are missing. `max_new_tokens` fits the longest prompt.
+  /// All choices are generated with these settings. The id, the prompt, the seed, the draw key, the
+  /// adapter and what the key decides are missing. `max_new_tokens` fits the longest prompt.
   engines::RolloutRequest settings;
   std::optional<std::uint64_t> seed;
   std::optional<std::int32_t> requested_max_tokens;  // absent if the request has none

@@ -13,6 +13,7 @@ using actors::ApiKeys;
 using actors::hash_api_key;
 using actors::KeyScope;
 using actors::make_api_key;
+using engines::Priority;
 using ::testing::HasSubstr;
 
 TEST(ApiKeysTest, MakesKeysThatAreAllDifferent) {
@@ -60,6 +61,42 @@ TEST(ApiKeysTest, SurvivesARoundTrip) {
   EXPECT_EQ(again.value().find("x")->name, "a@b.c");
 }
 
+TEST(ApiKeysTest, KeysHaveTenantsAndPriorities) {
+  ApiKeys keys;
+  EXPECT_FALSE(keys.have_tenants());
+  ASSERT_TRUE(keys.add({"a", {KeyScope::kInfer}, hash_api_key("x"), "red", Priority::kHigh}).ok());
+  ASSERT_TRUE(keys.add({"b", {KeyScope::kInfer}, hash_api_key("y"), "red", Priority::kLow}).ok());
+  EXPECT_FALSE(keys.have_tenants()) << "both belong to one";
+  ASSERT_TRUE(keys.add({"c", {KeyScope::kInfer}, hash_api_key("z")}).ok());
+  EXPECT_TRUE(keys.have_tenants());
+  const auto again = ApiKeys::parse(keys.to_text(), "keys.json");
+  ASSERT_TRUE(again.ok()) << again.status().to_string();
+  EXPECT_EQ(again.value().to_text(), keys.to_text());
+  EXPECT_EQ(again.value().find("x")->tenant, "red");
+  EXPECT_EQ(again.value().find("x")->priority, Priority::kHigh);
+  EXPECT_EQ(again.value().find("y")->priority, Priority::kLow);
+  EXPECT_EQ(again.value().find("z")->tenant, "");
+  EXPECT_EQ(again.value().find("z")->priority, Priority::kNormal);
+  EXPECT_FALSE(keys.add({"d", {KeyScope::kInfer}, "", "two words"}).ok());
+  EXPECT_FALSE(keys.add({"d", {KeyScope::kInfer}, "", "line\nbreak"}).ok());
+  EXPECT_FALSE(keys.add({"d", {KeyScope::kInfer}, "", "red", Priority::kBackground}).ok())
+      << "it is below every client";
+}
+
+// The text that earlier versions wrote.
+TEST(ApiKeysTest, ReadsFilesWithoutTenants) {
+  const std::string text =
+      R"({"keys": [{"name": "alice", "scopes": ["infer", "admin"], "blake2b": ")" +
+      hash_api_key("x") + "\"}]}";
+  const auto keys = ApiKeys::parse(text, "keys.json");
+  ASSERT_TRUE(keys.ok()) << keys.status().to_string();
+  EXPECT_EQ(keys.value().find("x")->tenant, "");
+  EXPECT_EQ(keys.value().find("x")->priority, Priority::kNormal);
+  EXPECT_FALSE(keys.value().have_tenants());
+  EXPECT_EQ(keys.value().to_text().find("tenant"), std::string::npos);
+  EXPECT_EQ(keys.value().to_text().find("priority"), std::string::npos);
+}
+
 TEST(ApiKeysTest, RefusesFilesThatCannotBeUsed) {
   const std::string hash = hash_api_key("x");
   const auto key = [&](const std::string& name, const std::string& scopes,
@@ -78,6 +115,12 @@ TEST(ApiKeysTest, RefusesFilesThatCannotBeUsed) {
       {R"({"keys": [)" + key("a", "[]", hash) + "]}", "keys[0]: scopes"},
       {R"({"keys": [)" + key("a", R"(["root"])", hash) + "]}", "keys[0]: scopes: must be infer"},
       {R"({"keys": [)" + key("a", R"(["infer"])", "abc") + "]}", "keys[0]: blake2b"},
+      {R"({"keys": [{"priority": "urgent", )" + good.substr(1) + "]}",
+       "keys[0]: priority: must be low, normal or high, not \"urgent\""},
+      {R"({"keys": [{"priority": "background", )" + good.substr(1) + "]}", "keys[0]: priority"},
+      {R"({"keys": [{"priority": 3, )" + good.substr(1) + "]}", "keys[0]: priority"},
+      {R"({"keys": [{"tenant": "a b", )" + good.substr(1) + "]}", "keys[0]: tenant"},
+      {R"({"keys": [{"tenant": 3, )" + good.substr(1) + "]}", "keys[0]: tenant"},
       {R"({"keys": [)" + good + "," + good + "]}", "keys[1]: name: there is a key \"a\" already"},
   };
   for (const auto& [text, message] : cases) {

@@ -129,7 +129,8 @@ TEST_F(GenerationCallTest, ReadsSettings) {
          "presence_penalty": 1, "frequency_penalty": -1, "repetition_penalty": 1.5,
          "logit_bias": {"65": -100, "66": 1.5}, "seed": -3, "max_tokens": 5, "stop": "end",
          "stop_token_ids": [9], "logprobs": 2, "echo": true, "stream": true,
-         "stream_options": {"include_usage": true}, "user": "me", "best_of": 1, "suffix": null)");
+         "stream_options": {"include_usage": true}, "user": "me", "best_of": 1, "suffix": null,
+         "cache_salt": "mine")");
   const engines::SamplingOptions& sampling = made.settings.sampling;
   EXPECT_EQ(sampling.temperature, 0.5F);
   EXPECT_EQ(sampling.top_p, 0.9F);
@@ -147,6 +148,7 @@ TEST_F(GenerationCallTest, ReadsSettings) {
   EXPECT_EQ(made.settings.top_logprobs, 2);
   EXPECT_TRUE(made.settings.prompt_logprobs);
   EXPECT_EQ(made.settings.prompt_top_logprobs, 2);
+  EXPECT_EQ(made.settings.cache_salt, "mine");
 }
 
 TEST_F(GenerationCallTest, HasTheDefaultsOfOpenAi) {
@@ -156,6 +158,7 @@ TEST_F(GenerationCallTest, HasTheDefaultsOfOpenAi) {
   EXPECT_EQ(made.num_per_prompt, 1);
   EXPECT_FALSE(made.seed.has_value());
   EXPECT_FALSE(made.logprobs);
+  EXPECT_EQ(made.settings.cache_salt, "");
   EXPECT_THAT(made.settings.stop_ids, ElementsAre(256));
   EXPECT_EQ(chat("").settings.max_new_tokens, 64 - 19);
   EXPECT_EQ(chat(R"(, "max_tokens": 3)").settings.max_new_tokens, 3);
@@ -189,6 +192,9 @@ TEST_F(GenerationCallTest, NamesTheOffendingField) {
       {R"(, "grammar": "x")", "grammar"},
       {R"(, "echo": 1)", "echo"},
       {R"(, "seed": 1.5)", "seed"},
+      {R"(, "cache_salt": "")", "cache_salt"},
+      {R"(, "cache_salt": 7)", "cache_salt"},
+      {R"(, "cache_salt": ")" + std::string(1025, 'x') + "\"", "cache_salt"},
   };
   for (const auto& [members, field] : cases) {
     const ApiError error = refused_completion(members);

@@ -178,6 +178,25 @@ TEST_P(PrefixSharingTest, NothingIsSharedAcrossWeights) {
 }
 
 // The name of weights includes the adapter.
+TEST_P(PrefixSharingTest, NothingIsSharedAcrossSalts) {
+  const auto runtime = open(true);
+  ResultKeeper results;
+  const auto cached_with = [&](std::uint64_t id, const std::string& salt) {
+    auto requests = group(100, id, 1);
+    requests[0].cache_salt = salt;
+    const Counts counts = run(runtime->rollout(), requests, results);
+    EXPECT_EQ(results.at(id).cached_tokens, counts.cached);
+    expect_same(requests, results);
+    return counts.cached;
+  };
+  EXPECT_EQ(cached_with(10, ""), 0);
+  EXPECT_EQ(cached_with(11, "a"), 0);
+  EXPECT_EQ(cached_with(12, "b"), 0);
+  EXPECT_EQ(cached_with(13, "a"), 100);
+  EXPECT_EQ(cached_with(14, ""), 100);
+  EXPECT_EQ(cached_with(15, "ab"), 0);
+}
+
 TEST_P(PrefixSharingTest, NothingIsSharedAcrossAdapters) {
   RuntimeOptions with_adapter = options(true);
   with_adapter.adapter = small_adapter(model_.config, 1);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // With random arrivals, budgets, cache sizes and cache states, a request gets the same result as
 // alone and without sharing. Scoring its tokens gives the same bits as generating them.
+#include <array>
 #include <iostream>
 #include <vector>
 
@@ -30,6 +31,9 @@ RolloutRequest random_request(std::uint64_t id, const ModelConfig& model, Random
   if (random.below(2) == 0) {
     request.stop_strings = {"qx", "k"};
   }
+  request.priority = static_cast<Priority>(random.below(kNumPriorities));
+  request.tenant = random.below(2) == 0 ? "" : "red";
+  request.cache_salt = random.below(4) == 0 ? "salt" : "";
   return request;
 }
 
@@ -133,6 +137,42 @@ TEST_P(RolloutPropertyTest, PreemptionNeitherDeadlocksNorChangesABit) {
     preemptions += tight->rollout().step({64}).value().preemptions;
   }
   EXPECT_GT(preemptions, 0);
+  run_requests(roomy->rollout(), requests, undisturbed);
+  for (const RolloutRequest& request : requests) {
+    EXPECT_EQ(preempted.at(request.id.value).response_ids.size(), 43U);
+    expect_same_result(preempted.at(request.id.value), undisturbed.at(request.id.value));
+  }
+}
+
+// The cache holds just one of the requests. One of a higher priority arrives every few iterations
+// and takes the pages of the one that runs, which goes on later.
+TEST_P(RolloutPropertyTest, PreemptionByPriorityChangesNoBit) {
+  const ModelFiles model = small_model(2);
+  constexpr std::array kPriorities{Priority::kBackground, Priority::kLow, Priority::kNormal,
+                                   Priority::kHigh};
+  std::vector<RolloutRequest> requests;
+  for (std::uint64_t id = 0; id < kPriorities.size(); ++id) {
+    requests.push_back(sampling_request(id, model.config, 5, 43));
+    requests.back().priority = kPriorities[id];
+  }
+  const auto tight = open_runtime(model, options_for(model, 48)).value();
+  const auto roomy = open_runtime(model, options_for(model, 1024)).value();
+  ResultKeeper preempted;
+  std::int64_t preemptions = 0;
+  for (const RolloutRequest& request : requests) {
+    ASSERT_TRUE(tight->rollout().submit(request, preempted).ok());
+    for (int i = 0; i < 7; ++i) {
+      preemptions += tight->rollout().step({64}).value().preemptions;
+    }
+  }
+  while (tight->rollout().has_work()) {
+    preemptions += tight->rollout().step({64}).value().preemptions;
+    if (preempted.size() == 1) {
+      EXPECT_EQ(preempted.at(3).response_ids.size(), 43U) << "the highest priority ends first";
+    }
+  }
+  EXPECT_GE(preemptions, 3) << "each but the last was preempted";
+  ResultKeeper undisturbed;
   run_requests(roomy->rollout(), requests, undisturbed);
   for (const RolloutRequest& request : requests) {
     EXPECT_EQ(preempted.at(request.id.value).response_ids.size(), 43U);

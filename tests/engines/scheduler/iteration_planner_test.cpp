@@ -211,6 +211,9 @@ TEST(IterationPlannerTest, KeepsItsInvariantsUnderRandomOperations) {
         request.response_length = brief ? 1 : request.max_new_tokens;
         request.prefix_use = random.below(8) == 0 ? PrefixUse::kNone : PrefixUse::kShared;
         request.min_step = random.below(10) == 0 ? version : 0;
+        request.priority = static_cast<Priority>(random.below(kNumPriorities));
+        request.tenant = std::to_string(random.below(3));
+        request.cache_salt = random.below(4) == 0 ? "salt" : "";
         generation.submit(std::move(request));
       }
       if (generation.num_requests() > 0 && random.below(30) == 0) {

@@ -29,7 +29,7 @@ struct Running {
   PrefixTree::Hold hold;
 
   [[nodiscard]] PrefixTree::Sequence seen() const {
-    return {weights, tokens, static_cast<std::int64_t>(tokens.size())};
+    return {{weights}, tokens, static_cast<std::int64_t>(tokens.size())};
   }
 };
 
@@ -164,7 +164,7 @@ private:
 
 // Computes a whole prompt; the sequence keeps running.
 void compute(PrefixTree& tree, Running& sequence) {
-  const PrefixTree::Match match = tree.find(sequence.weights, sequence.tokens);
+  const PrefixTree::Match match = tree.find({sequence.weights}, sequence.tokens);
   ASSERT_FALSE(match.wait);
   tree.use(match, sequence.pages, sequence.hold);
   const auto needed = static_cast<std::int64_t>((sequence.tokens.size() + kPage - 1) / kPage);
@@ -193,7 +193,7 @@ TEST(PrefixTreeTest, AgreesWithAListOfPrefixes) {
         token = static_cast<std::int32_t>(random.below(2));
       }
       const auto found = oracle.find(weights, tokens);
-      const PrefixTree::Match match = tree.find(weights, tokens);
+      const PrefixTree::Match match = tree.find({weights}, tokens);
       ASSERT_EQ(match.num_tokens, static_cast<std::int64_t>(found.num_tokens)) << "seed " << seed;
       ASSERT_EQ(match.row != nullptr, found.row);
       if (found.row) {
@@ -249,17 +249,17 @@ TEST(PrefixTreeTest, OthersWaitForPagesBeingComputed) {
   tree.use({}, first.pages, first.hold);
   ASSERT_TRUE(tree.allocate(3, first.pages));
   tree.expect(first.seen(), first.pages, first.hold);
-  EXPECT_TRUE(tree.find("w", counting(10)).wait);
-  EXPECT_TRUE(tree.find("w", counting(6)).wait) << "its first page is being computed";
-  EXPECT_FALSE(tree.find("w", counting(3)).wait) << "no prompt ends after three tokens";
-  EXPECT_FALSE(tree.find("w", counting(4)).wait) << "its last token must be computed anyway";
-  EXPECT_FALSE(tree.find("v", counting(10)).wait) << "other weights";
+  EXPECT_TRUE(tree.find({"w"}, counting(10)).wait);
+  EXPECT_TRUE(tree.find({"w"}, counting(6)).wait) << "its first page is being computed";
+  EXPECT_FALSE(tree.find({"w"}, counting(3)).wait) << "no prompt ends after three tokens";
+  EXPECT_FALSE(tree.find({"w"}, counting(4)).wait) << "its last token must be computed anyway";
+  EXPECT_FALSE(tree.find({"v"}, counting(10)).wait) << "other weights";
   tree.advance(first.seen(), 7, first.pages, first.hold, nullptr);
-  EXPECT_FALSE(tree.find("w", counting(6)).wait);
-  EXPECT_EQ(tree.find("w", counting(6)).num_tokens, 4);
-  EXPECT_TRUE(tree.find("w", counting(10)).wait);
+  EXPECT_FALSE(tree.find({"w"}, counting(6)).wait);
+  EXPECT_EQ(tree.find({"w"}, counting(6)).num_tokens, 4);
+  EXPECT_TRUE(tree.find({"w"}, counting(10)).wait);
   tree.advance(first.seen(), 10, first.pages, first.hold, row_of(first.tokens));
-  const PrefixTree::Match match = tree.find("w", counting(10));
+  const PrefixTree::Match match = tree.find({"w"}, counting(10));
   EXPECT_EQ(match.num_tokens, 10);
   EXPECT_EQ(match.partial_page, first.pages[2]);
   EXPECT_EQ(*match.row, *row_of(first.tokens));
@@ -274,7 +274,7 @@ TEST(PrefixTreeTest, NoSequenceWaitsForOneThatHasLeft) {
   tree.expect(first.seen(), first.pages, first.hold);
   tree.advance(first.seen(), 5, first.pages, first.hold, nullptr);
   tree.leave(first.hold, first.pages);
-  const PrefixTree::Match match = tree.find("w", counting(10));
+  const PrefixTree::Match match = tree.find({"w"}, counting(10));
   EXPECT_FALSE(match.wait);
   EXPECT_EQ(match.num_tokens, 4) << "computed pages stay cached";
   EXPECT_EQ(tree.num_nodes(), 1);
@@ -290,10 +290,10 @@ TEST(PrefixTreeTest, ThePageWithTheEndOfAPromptGrows) {
   const Tokens longer = counting(8);
   grown.tokens = longer;
   tree.advance(grown, 7, first.pages, first.hold, nullptr);
-  EXPECT_EQ(tree.find("w", counting(9)).num_tokens, 4);
+  EXPECT_EQ(tree.find({"w"}, counting(9)).num_tokens, 4);
   tree.advance(grown, 8, first.pages, first.hold, nullptr);
-  EXPECT_EQ(tree.find("w", counting(9)).num_tokens, 8);
-  EXPECT_EQ(tree.find("w", counting(6)).num_tokens, 6);
+  EXPECT_EQ(tree.find({"w"}, counting(9)).num_tokens, 8);
+  EXPECT_EQ(tree.find({"w"}, counting(6)).num_tokens, 6);
   EXPECT_EQ(tree.num_nodes(), 2);
   tree.leave(first.hold, first.pages);
 }

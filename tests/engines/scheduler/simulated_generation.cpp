@@ -19,8 +19,14 @@ std::uint64_t mixed(std::uint64_t state, std::uint64_t with) {
   return state ^ (state >> 33U);
 }
 
+// The state before the first token. Keys and values do not depend on the salt, but pages of another
+// salt are not to be found.
+std::uint64_t first_state(const PlannedSequence& sequence) {
+  return std::hash<std::string>{}(sequence.weights + "\n" + sequence.cache_salt);
+}
+
 std::uint64_t state_of(const PlannedSequence& sequence, std::int64_t position) {
-  std::uint64_t state = std::hash<std::string>{}(sequence.weights);
+  std::uint64_t state = first_state(sequence);
   for (std::int64_t i = 0; i <= position; ++i) {
     state = mixed(state, static_cast<std::uint64_t>(sequence.tokens[static_cast<std::size_t>(i)]));
   }
@@ -45,6 +51,9 @@ std::size_t SimulatedGeneration::submit(SimulatedRequest request) {
   made->sequence.max_new_tokens = request.max_new_tokens;
   made->sequence.min_step = request.min_step;
   made->sequence.prefix_use = request.prefix_use;
+  made->sequence.priority = request.priority;
+  made->sequence.tenant = request.tenant;
+  made->sequence.cache_salt = request.cache_salt;
   made->request = std::move(request);
   planner_.submit(made->sequence);
   by_sequence_[&made->sequence] = made.get();
@@ -100,7 +109,7 @@ float SimulatedGeneration::row_after(const PlannedSequence& sequence, std::int64
 
 void SimulatedGeneration::write(const PlannedChunk& chunk) {
   const PlannedSequence& sequence = *chunk.sequence;
-  std::uint64_t state = sequence.num_cached == 0 ? std::hash<std::string>{}(sequence.weights)
+  std::uint64_t state = sequence.num_cached == 0 ? first_state(sequence)
                                                  : state_of(sequence, sequence.num_cached - 1);
   for (std::int64_t i = 0; i < chunk.num_tokens; ++i) {
     const std::int64_t position = sequence.num_cached + i;
@@ -117,7 +126,7 @@ void SimulatedGeneration::write(const PlannedChunk& chunk) {
 // Checks the keys and values that attention would read.
 void SimulatedGeneration::check_cached(const PlannedSequence& sequence,
                                        std::int64_t num_cached) const {
-  std::uint64_t state = std::hash<std::string>{}(sequence.weights);
+  std::uint64_t state = first_state(sequence);
   for (std::int64_t position = 0; position < num_cached; ++position) {
     state = mixed(state,
                   static_cast<std::uint64_t>(sequence.tokens[static_cast<std::size_t>(position)]));

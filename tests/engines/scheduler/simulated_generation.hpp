@@ -21,6 +21,9 @@ struct SimulatedRequest {
   std::uint64_t seed = 0;            // determines the response's tokens
   std::uint64_t min_step = 0;
   PrefixUse prefix_use = PrefixUse::kShared;
+  Priority priority = Priority::kNormal;
+  std::string tenant = {};
+  std::string cache_salt = {};
 };
 
 /// Runs a planner, iteration by iteration, and checks its invariants: pages are computed in order,
