@@ -100,7 +100,7 @@ GatewayActor::behavior_type gateway(GatewaySelf self, GatewayDeps deps) {
     fail_all(self, {500, "the model has failed"});
     self->quit(exit.reason);
   });
-  self->state.metrics = std::make_unique<GatewayMetrics>(deps.model->id);
+  self->state.metrics = std::make_unique<GatewayMetrics>(deps.model->id, deps.goal);
   self->state.deps = std::move(deps);
   return {
       [self](atom::tokens, const TokenBatch& batch) { on_tokens(self, batch); },

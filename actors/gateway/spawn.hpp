@@ -18,6 +18,7 @@
 #include "actors/tuning/handles.hpp"
 #include "actors/work/work_port.hpp"
 #include "base/clock.hpp"
+#include "engines/executor/executor_options.hpp"
 #include "storage/jobs/file_store.hpp"
 
 namespace tidemill::actors {
@@ -53,6 +54,7 @@ struct GatewayDeps {
   const Clock* clock = nullptr;  // outlives the gateway
   AccessRules access;
   GatewayLimits limits;
+  engines::LatencyGoal goal;                // that /metrics compares latencies with
   std::function<std::int64_t()> unix_time;  // seconds
   std::function<std::string()> local_time;  // for chat templates, "YYYY-MM-DDTHH:MM:SS"
   /// Seeds the responses to requests without a seed of their own.

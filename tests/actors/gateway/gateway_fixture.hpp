@@ -74,6 +74,7 @@ protected:
     deps.access.keys = std::move(keys);
     deps.limits.max_choices = 8;
     deps.limits.max_pending_body_bytes = 1500;
+    deps.goal = {std::chrono::milliseconds(30), std::chrono::milliseconds(50), 0.75};
     deps.unix_time = [] { return 17; };
     deps.local_time = [] { return std::string("2026-01-02T03:04:05"); };
     deps.seed = 5;
