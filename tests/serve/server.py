@@ -13,15 +13,20 @@ SECONDS = 60
 
 
 class Server:
-    """A server process on a free port. Use it in a `with` statement."""
+    """A server process on a free port. Use it in a `with` statement.
+
+    `model` is a model or, if its name ends with .yaml, a server file of the source tree.
+    """
 
     def __init__(self, program: str, model: pathlib.Path, *overrides: str):
         self.folder = tempfile.TemporaryDirectory()
         self.errors = open(os.path.join(self.folder.name, "stderr"), "w+b")
-        text = f"workflow: serve\nmodel: {{path: {model}}}\nserve: {{port: 0}}\n"
+        file, folder, text = "-", self.folder.name, f"workflow: serve\nmodel: {{path: {model}}}\n"
+        if model.suffix == ".yaml":
+            file, folder, text = str(model), str(model.parent.parent), ""
         self.process = subprocess.Popen(
-            [program, "serve", "-", "--json", *overrides], stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=self.errors, cwd=self.folder.name)
+            [program, "serve", file, "--json", "serve.port=0", *overrides], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=self.errors, cwd=folder)
         self.process.stdin.write(text.encode())
         self.process.stdin.close()
         # A server that never gets ready must not make the test wait.
