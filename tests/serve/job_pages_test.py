@@ -140,6 +140,8 @@ class JobPagesTest(PageCase):
         rows = self.comparison()
         self.browser.wait("document.getElementById('facts').innerText.includes('succeeded')")
         job = self.get(f"{JOBS}?limit=1")["data"][0]
+        self.assertGreater(job["trained_tokens"], 0)
+        self.assertIn(f"Trained tokens\n{job['trained_tokens']}", self.browser.text("#facts"))
         right = [0, 0]
         for prompt, *shown in rows:
             self.assertEqual(shown, [self.response(job["model"], prompt),

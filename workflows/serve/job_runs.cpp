@@ -108,7 +108,7 @@ public:
       const auto found = record.metrics.find(name);
       return found == record.metrics.end() ? 0.0 : found->second;
     };
-    tokens_ += static_cast<std::int64_t>(metric("batch_tokens") + metric("train_tokens"));
+    tokens_ += static_cast<std::int64_t>(metric("batch_tokens") + metric("response_tokens"));
     if (record.kind == "train") {
       first_step_ = first_step_ == 0 ? record.step : first_step_;
     }
