@@ -23,7 +23,7 @@ def take(browser: Browser, name: str) -> None:
 
 
 def jobs(browser: Browser, server: Server) -> None:
-    browser.size(1000, 1180)
+    browser.size(1000, 1330)
     browser.open(server.url + "/jobs")
     browser.wait("!document.getElementById('quickstart').hidden && "
                  "document.getElementById('base').value")
@@ -40,6 +40,7 @@ def chat(browser: Browser, server: Server) -> None:
     browser.wait("document.getElementById('model').value")
     browser.evaluate("document.getElementById('temperature').value = 0")
     for model in server.request("GET", "/v1/models")[1]["data"]:
+        browser.click("#clear")
         browser.evaluate(f"document.getElementById('model').value = '{model['id']}'; "
                          "document.getElementById('prompt').value = '38+86='")
         browser.click("#send")
@@ -50,7 +51,7 @@ def chat(browser: Browser, server: Server) -> None:
 
 
 def state(browser: Browser, server: Server) -> None:
-    browser.size(1100, 640)
+    browser.size(1100, 820)
     job = server.request("POST", JOBS, {"model": server.model, "training_file": "file-quickstart",
                                         **ENDLESS})[1]
     with Load(server):
