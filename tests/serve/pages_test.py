@@ -8,14 +8,13 @@ import json
 import os
 import pathlib
 import re
-import subprocess
 import sys
 import tempfile
 
 from browser import SECONDS
 from fake_jobs import ATTACK, STEPS, FakeJobs
 from page_case import PageCase, main
-from server import Server
+from server import Server, run_json
 
 PROGRAM, SOURCE = sys.argv[1], pathlib.Path(sys.argv[2])
 MODEL = SOURCE / "examples/models/arithmetic"
@@ -151,8 +150,7 @@ class RealServerTest(PagesTest):
     def test_a_server_with_keys_asks_for_one(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             keys = os.path.join(folder, "keys.json")
-            made = subprocess.run([PROGRAM, "keys", "add", keys, "--name", "a", "--scope", "infer",
-                                   "--json"], capture_output=True, text=True, check=True)
+            key = run_json(PROGRAM, "keys", "add", keys, "--name", "a", "--scope", "infer")[0]["key"]
             with Server(PROGRAM, MODEL, f"serve.keys_file={keys}") as server:
                 self.browser.open(server.url + "/chat")
                 self.browser.wait("document.getElementById('key-dialog').open")
@@ -160,7 +158,7 @@ class RealServerTest(PagesTest):
                 self.browser.press("Enter")
                 self.browser.wait("document.getElementById('key-dialog').open && "
                                   "document.getElementById('key-input').value === 'wrong'")
-                self.fill("key-input", json.loads(made.stdout)["key"])
+                self.fill("key-input", key)
                 self.browser.press("Enter")
                 self.browser.wait("document.getElementById('model').value")
                 self.say("1+1=")
@@ -171,7 +169,7 @@ class RealServerTest(PagesTest):
                 self.browser.press("Escape")
                 self.assertIn("401", self.error())
                 self.browser.click("#key")
-                self.fill("key-input", json.loads(made.stdout)["key"])
+                self.fill("key-input", key)
                 self.browser.click("#key-form button[type=submit]")
                 self.browser.wait("document.querySelector('#tiles dd') !== null")
 

@@ -12,6 +12,13 @@ import threading
 SECONDS = 60
 
 
+def run_json(program: str, *arguments: str, lines: str = "") -> list[dict]:
+    """Returns the JSON lines that a command of the program prints."""
+    run = subprocess.run([program, *arguments, "--json"], input=lines, capture_output=True, text=True,
+                         check=True)
+    return [json.loads(line) for line in run.stdout.splitlines()]
+
+
 class Server:
     """A server process on a free port. Use it in a `with` statement.
 
