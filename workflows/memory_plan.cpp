@@ -44,6 +44,9 @@ std::string parts_of(const MemoryPlan& plan) {
   if (plan.best_bytes > 0) {
     text += ", best weights " + mebibytes(plan.best_bytes);
   }
+  if (plan.constraint_bytes > 0) {
+    text += ", constraints of responses " + mebibytes(plan.constraint_bytes);
+  }
   return text;
 }
 
@@ -91,9 +94,12 @@ MemoryPlan make_memory_plan(const engines::ModelFiles& model,
   plan.engine = engines::estimate_memory(model, runtime, load.engine);
   plan.stream_bytes = load.stream_bytes;
   plan.best_bytes = load.keeps_best ? plan.engine.published_bytes : 0;
+  plan.constraint_bytes = load.constraint_bytes;
   // Given weights are already in the process's memory. They count as weights, not as program.
   plan.program_bytes =
-      std::max<std::int64_t>(program_bytes().value_or(0) - plan.engine.preloaded_bytes, 0);
+      load.engine.shares_base
+          ? 0
+          : std::max<std::int64_t>(program_bytes().value_or(0) - plan.engine.preloaded_bytes, 0);
   return plan;
 }
 

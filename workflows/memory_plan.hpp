@@ -46,13 +46,15 @@ struct MemoryPlan {
   engines::MemoryEstimate engine;
   MemoryBudgets budgets;  // those that `engine` assumes
   /// Memory of the process before the run, without the part that `engine` counts. 0 if the system
-  /// does not report it.
+  /// does not report it, and for a run on the device of a server, whose plan counts the process.
   std::int64_t program_bytes = 0;
   std::int64_t stream_bytes = 0;  // rows between the stages
   std::int64_t best_bytes = 0;    // the best weights, with `eval.keep_best`
-  std::string note;               // what the plan leaves out, and why; empty: nothing
+  /// Constraints of responses that a server keeps compiled.
+  std::int64_t constraint_bytes = 0;
+  std::string note;  // what the plan leaves out, and why; empty: nothing
   [[nodiscard]] std::int64_t total() const noexcept {
-    return program_bytes + engine.total() + stream_bytes + best_bytes;
+    return program_bytes + engine.total() + stream_bytes + best_bytes + constraint_bytes;
   }
 };
 
@@ -67,10 +69,12 @@ struct RunLoad {
   engines::MemoryLoad engine;
   std::int64_t stream_bytes = 0;
   bool keeps_best = false;  // `eval.keep_best`
+  std::int64_t constraint_bytes = 0;
 };
 
-/// Returns the memory plan of a run that has not started yet. Counts the memory that the
-/// process uses at the time of the call as `program_bytes`.
+/// Returns the memory plan of a run or server that has not started yet. Counts the memory that the
+/// process uses at the time of the call as `program_bytes`, unless the load shares a base
+/// (`MemoryLoad::shares_base`).
 [[nodiscard]] MemoryPlan make_memory_plan(const engines::ModelFiles& model,
                                           const engines::RuntimeOptions& runtime,
                                           const RunLoad& load);

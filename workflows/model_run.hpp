@@ -30,11 +30,13 @@
 
 namespace tidemill::workflows {
 
-/// What is known about a run once its files are open.
+/// What is known about a run once its files are open. On the device of a server, the memory is
+/// that of the run alone.
 struct RunFacts {
   std::uint64_t steps = 0;          // at its end
   std::int64_t parameters = 0;      // of the model
   std::int64_t expected_bytes = 0;  // expected peak memory of its process
+  std::int64_t max_bytes = 0;       // an upper bound of it
 };
 
 /// What reading the data needs.

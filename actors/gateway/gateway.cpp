@@ -111,8 +111,7 @@ GatewayActor::behavior_type gateway(GatewaySelf self, GatewayDeps deps) {
     fail_all(self, {500, "the model has failed"});
     self->quit(exit.reason);
   });
-  self->state.metrics =
-      deps.metrics != nullptr ? deps.metrics : std::make_shared<GatewayMetrics>(deps.model->id);
+  self->state.metrics = deps.metrics;
   set_limits(self->state, deps);
   self->state.deps = std::move(deps);
   return {

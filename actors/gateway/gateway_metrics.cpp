@@ -91,9 +91,14 @@ struct GatewayMetrics::Families {
       counter("tidemill:train_seconds_total", "Time that the device has given to training");
   Counter& generation_seconds =
       counter("tidemill:generation_seconds_total", "Time that the device has given to generation");
-  Gauge& train_share = gauge("tidemill:training_time_share",
-                             "Training's share of the device's busy time since the last request "
-                             "for metrics");
+  Gauge& first_token_goal =
+      gauge("tidemill:time_to_first_token_goal_seconds", "The goal of serve.slo.ttft_ms");
+  Gauge& token_gap_goal =
+      gauge("tidemill:inter_token_latency_goal_seconds", "The goal of serve.slo.tpot_ms");
+  Counter& late_first_tokens =
+      counter("tidemill:late_first_tokens_total", "First tokens that came later than the goal");
+  Counter& late_next_tokens =
+      counter("tidemill:late_next_tokens_total", "Further tokens that came later than the goal");
   prometheus::Family<Gauge>& errors_of_times =
       prometheus::BuildGauge()
           .Name("tidemill:time_prediction_error")
@@ -134,16 +139,21 @@ struct GatewayMetrics::Families {
       histogram("vllm:request_generation_tokens", "Tokens of a response", kTokens);
 };
 
-GatewayMetrics::GatewayMetrics(const std::string& model)
-    : families_(std::make_unique<Families>(model)) {}
+GatewayMetrics::GatewayMetrics(const std::string& model, const engines::LatencyGoal& goal)
+    : goal_(goal), families_(std::make_unique<Families>(model)) {
+  families_->first_token_goal.Set(seconds(goal.first_token));
+  families_->token_gap_goal.Set(seconds(goal.per_token));
+}
 GatewayMetrics::~GatewayMetrics() = default;
 
 void GatewayMetrics::on_first_token(Duration since_arrival) {
   families_->first_token.Observe(seconds(since_arrival));
+  families_->late_first_tokens.Increment(since_arrival > goal_.first_token ? 1.0 : 0.0);
 }
 
 void GatewayMetrics::on_next_token(Duration gap) {
   families_->token_gap.Observe(seconds(gap));
+  families_->late_next_tokens.Increment(gap > goal_.per_token ? 1.0 : 0.0);
 }
 
 void GatewayMetrics::on_response(const engines::RolloutResult& result, std::size_t prompt_tokens,
@@ -183,9 +193,6 @@ std::string GatewayMetrics::text(const DeviceUsage& load) {
   Families::set(all.preemptions, load.preemptions);
   Families::set(all.train_tokens, load.train_tokens);
   all.jobs.Set(static_cast<double>(load.jobs));
-  const double trained = load.train_seconds - all.train_seconds.Value();
-  const double busy = trained + load.rollout_seconds - all.generation_seconds.Value();
-  all.train_share.Set(busy > 0.0 ? trained / busy : 0.0);
   Families::set(all.train_seconds, load.train_seconds);
   Families::set(all.generation_seconds, load.rollout_seconds);
   all.error("generation", "0.5").Set(load.iteration_error_p50);

@@ -10,6 +10,7 @@
 
 #include "actors/device/messages.hpp"
 #include "base/clock.hpp"
+#include "engines/executor/executor_options.hpp"
 #include "engines/rollout_engine.hpp"
 
 namespace tidemill::actors {
@@ -21,8 +22,8 @@ namespace tidemill::actors {
 /// Threads: one call at a time. The actors that share an object run on one thread.
 class GatewayMetrics {
 public:
-  /// `model` is the value of the label model_name.
-  explicit GatewayMetrics(const std::string& model);
+  /// `model` is the value of the label model_name. Tokens that come later than `goal` are counted.
+  GatewayMetrics(const std::string& model, const engines::LatencyGoal& goal);
   GatewayMetrics(const GatewayMetrics&) = delete;
   GatewayMetrics& operator=(const GatewayMetrics&) = delete;
   ~GatewayMetrics();
@@ -48,6 +49,7 @@ public:
 
 private:
   struct Families;
+  engines::LatencyGoal goal_;
   std::unique_ptr<Families> families_;
 };
 

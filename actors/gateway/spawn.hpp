@@ -54,7 +54,7 @@ struct GatewayDeps {
       nullptr;  // reads and writes `files`; needed with them; outlives the gateway
   /// Runs finetuning jobs, or null: the server then has no `/v1/fine_tuning/jobs`.
   TuningActor tuning;
-  std::shared_ptr<GatewayMetrics> metrics;  // null: the gateway makes its own
+  std::shared_ptr<GatewayMetrics> metrics;  // not null
   const Clock* clock = nullptr;             // outlives the gateway
   AccessRules access;
   GatewayLimits limits;

@@ -34,6 +34,16 @@ void Service::fail(ExchangeId exchange, const Status& status) {
   fail(exchange, openai::to_api_error(status));
 }
 
+bool Service::has_base(ExchangeId exchange, const std::string& name) {
+  if (name == deps_.base.name) {
+    return true;
+  }
+  fail(exchange,
+       {400, "base_model: the server has " + quote(deps_.base.name) + ", not " + quote(name),
+        "base_model"});
+  return false;
+}
+
 std::string Service::new_id() {
   constexpr std::string_view kDigits = "0123456789abcdef";
   std::string id;

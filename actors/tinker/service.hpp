@@ -276,6 +276,8 @@ private:
 
   void respond(ExchangeId exchange, const Json& body);
   void fail(ExchangeId exchange, const ApiError& error);
+  /// Returns whether `name` is the served model. If not, responds with an error.
+  [[nodiscard]] bool has_base(ExchangeId exchange, const std::string& name);
   void fail(ExchangeId exchange, const Status& status);
   [[nodiscard]] std::string new_id();
   void end_session(const std::string& id);

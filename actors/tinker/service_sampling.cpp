@@ -41,11 +41,7 @@ void Service::on(ExchangeId exchange, CreateSamplingSession& call) {
   if (session == nullptr) {
     return;
   }
-  if (!call.base_model.empty() && call.base_model != deps_.base.name) {
-    fail(exchange, {400,
-                    "base_model: the server has " + quote(deps_.base.name) + ", not " +
-                        quote(call.base_model),
-                    "base_model"});
+  if (!call.base_model.empty() && !has_base(exchange, call.base_model)) {
     return;
   }
   Sampler sampler;

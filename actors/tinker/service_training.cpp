@@ -91,11 +91,7 @@ void Service::open_job(const std::string& model_id, std::optional<JobState> stat
 }
 
 void Service::on(ExchangeId exchange, CreateModel& call) {
-  if (call.base_model != deps_.base.name) {
-    fail(exchange, {400,
-                    "base_model: the server trains " + quote(deps_.base.name) + ", not " +
-                        quote(call.base_model),
-                    "base_model"});
+  if (!has_base(exchange, call.base_model)) {
     return;
   }
   RunInfo run;
@@ -370,8 +366,7 @@ void Service::run(const std::string& model_id, std::int64_t seq_id, SaveWeights&
 }
 
 void Service::on(ExchangeId exchange, LoadWeights& call) {
-  if (!call.base_model.empty() && call.base_model != deps_.base.name) {
-    fail(exchange, {400, "base_model: the server trains " + quote(deps_.base.name), "base_model"});
+  if (!call.base_model.empty() && !has_base(exchange, call.base_model)) {
     return;
   }
   if (call.turn) {

@@ -60,7 +60,7 @@ std::int64_t trained_tokens(const std::map<std::string, double>& metrics) {
     const auto found = metrics.find(name);
     return found == metrics.end() ? 0.0 : found->second;
   };
-  return static_cast<std::int64_t>(metric("batch_tokens") + metric("train_tokens"));
+  return static_cast<std::int64_t>(metric("batch_tokens") + metric("response_tokens"));
 }
 
 Result<BegunJob> find_begun_job(storage::JobStore& jobs, const std::string& job,

@@ -16,7 +16,8 @@ namespace tidemill::actors {
 /// A run has read its files and begins to train.
 struct RunBegan {
   storage::JobHyperparameters resolved;
-  std::uint64_t steps = 0;  // of the whole job
+  std::uint64_t steps = 0;        // of the whole job
+  std::int64_t memory_bytes = 0;  // that the run takes at most
 };
 
 /// A run has taken a step.

@@ -22,8 +22,11 @@ namespace tidemill::engines {
 /// Threads: safe to call concurrently.
 class ConstraintCache {
 public:
-  /// A constraint has at most about 16 MiB of masks and 10 MiB of states.
   static constexpr std::size_t kMaxConstraints = 16;
+  /// The memory of all that are kept, at most about. Each has up to `Constraint::kMaskBytes` of
+  /// masks and 10 MiB of states.
+  static constexpr std::size_t kMaxBytes =
+      kMaxConstraints * (Constraint::kMaskBytes + (std::size_t{10} << 20U));
   /// Constraints with longer keys are not kept.
   static constexpr std::size_t kMaxKeyBytes = std::size_t{256} << 10U;
 

@@ -235,13 +235,15 @@ void add_trained_base(const ModelFiles& model, const RuntimeOptions& options,
   }
 }
 
-// Adds the weights of a frozen base, and all memory of an adapter over it.
+// Adds the weights of a frozen base, unless it is shared, and all memory of an adapter over it.
 void add_frozen_base(const ModelFiles& model, const RuntimeOptions& options, const MemoryLoad& load,
                      MemoryEstimate& estimate) {
   LayoutSizes base;
-  base.add_base(model.config, options.compute);
   LayoutSizes trained;
-  estimate.weights_bytes += frozen_table_bytes(model, options.compute);
+  if (!load.shares_base) {
+    base.add_base(model.config, options.compute);
+    estimate.weights_bytes += frozen_table_bytes(model, options.compute);
+  }
   if (options.adapter.has_value()) {
     const TensorMap& tensors = options.adapter->tensors;
     const AdapterSpec spec = spec_of(model.config, options);
@@ -387,30 +389,33 @@ std::int64_t generated_bytes(const ModelConfig& model, const RuntimeOptions& opt
 MemoryEstimate estimate_memory(const ModelFiles& model, const RuntimeOptions& options,
                                const MemoryLoad& load) {
   const ModelConfig& config = model.config;
+  const std::int64_t rollout_tokens = load.shares_base ? 0 : load.rollout_tokens;
   const bool trains = options.optimizer.has_value();
   MemoryEstimate estimate;
   estimate.weights_bytes = heap_bytes(model.tensors);
   estimate.preloaded_bytes =
       estimate.weights_bytes +
       (options.adapter.has_value() ? heap_bytes(options.adapter->tensors) : 0);
-  estimate.kv_bytes = kv_bytes(config, options, load);
+  estimate.kv_bytes = load.shares_base ? 0 : kv_bytes(config, options, load);
   if (trains && !options.adapter.has_value()) {
     add_trained_base(model, options, load, estimate);
   } else {
     add_frozen_base(model, options, load, estimate);
   }
-  estimate.weights_bytes += options.adapter_bytes;
+  estimate.weights_bytes += load.shares_base ? 0 : options.adapter_bytes;
   const TrainingRows rows = trains ? training_rows(config, options, load) : TrainingRows();
   if (trains) {
     estimate.activation_bytes = training_bytes(config, options, load, rows);
   }
-  if (keeps_generated_rows(options)) {
+  if (keeps_generated_rows(options) && !load.shares_base) {
     estimate.generated_bytes =
         std::min(options.generated_bytes, generated_bytes(config, options, load.kept_tokens));
   }
-  estimate.activation_bytes += generation_bytes(config, options, load);
+  if (!load.shares_base) {
+    estimate.activation_bytes += generation_bytes(config, options, load);
+  }
   // The rows of one operation.
-  const std::int64_t largest = std::max({rows.group, rows.chunk, load.rollout_tokens});
+  const std::int64_t largest = std::max({rows.group, rows.chunk, rollout_tokens});
   estimate.activation_bytes +=
       product_bytes(config, options, largest) +
       (options.adapter.has_value() ? largest * scaled_row_bytes(*options.adapter) : 0);

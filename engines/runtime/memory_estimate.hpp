@@ -58,6 +58,11 @@ struct MemoryLoad {
   std::int64_t kept_tokens = 0;
   /// Tokens sampled in one iteration of generation.
   std::int64_t sampled_tokens = std::numeric_limits<std::int64_t>::max();
+  /// Whether only the memory of a job counts that another runtime opens over its base
+  /// (`ModelRuntime::open_job`). The laid-out base, the cache and what generation takes belong to
+  /// that runtime. The tensors of the model's files count if they are on the heap, because the job
+  /// has files of its own.
+  bool shares_base = false;
 };
 
 /// Returns the memory that a runtime with `options` takes for `model` under `load`.

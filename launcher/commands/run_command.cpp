@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tidemill run`: starts a run.
 #include <CLI/App.hpp>
-#include <nlohmann/json.hpp>
 #include <ostream>
 
 #include "configs/load.hpp"
 #include "launcher/commands/commands.hpp"
-#include "launcher/commands/json_form.hpp"
+#include "launcher/commands/dry_run.hpp"
 #include "launcher/runs/run_directory.hpp"
 #include "launcher/runs/run_file.hpp"
 #include "launcher/runs/run_session.hpp"
@@ -35,22 +34,6 @@ Result<workflows::RunPlans> plan_memory(const configs::RunConfig& config) {
   return Status(Errc::kUnimplemented, "this program cannot run the workflow");
 }
 
-nlohmann::ordered_json memory_json(const workflows::MemoryPlan& plan) {
-  return {{"total", plan.total()},
-          {"program", plan.program_bytes},
-          {"weights", plan.engine.weights_bytes},
-          {"kv", plan.engine.kv_bytes},
-          {"activations", plan.engine.activation_bytes},
-          {"recompute", engines::recompute_name(plan.budgets.recompute)},
-          {"window_tokens", plan.budgets.window_tokens},
-          {"gradients", plan.engine.gradient_bytes},
-          {"optimizer", plan.engine.optimizer_bytes},
-          {"commits", plan.engine.capture_bytes},
-          {"generated", plan.engine.generated_bytes},
-          {"stream", plan.stream_bytes},
-          {"best", plan.best_bytes}};
-}
-
 class RunCommand final : public Command {
 public:
   [[nodiscard]] std::string name() const override { return "run"; }
@@ -76,14 +59,18 @@ public:
                               "tidemill serve " +
                               file_.path());
     }
-    if (dry_run_ && session.form == OutputForm::kJson) {
-      return print_object(resolved, session);
-    }
-    for (const std::string& warning : resolved.warnings) {
-      session.err << "warning: " << warning << '\n';
+    if (!dry_run_ || session.form != OutputForm::kJson) {
+      for (const std::string& warning : resolved.warnings) {
+        session.err << "warning: " << warning << '\n';
+      }
     }
     if (dry_run_) {
-      return print_file(resolved.value, session);
+      TIDEMILL_ASSIGN_OR_RETURN(const workflows::RunPlans plans, plan_memory(resolved.value));
+      print_dry_run(file_.schema(), resolved,
+                    {memory_line("memory, expected peak", "expected_memory_bytes", plans.expected),
+                     memory_line("memory, at most", "memory_bytes", plans.maximum)},
+                    session);
+      return {};
     }
     RunContext context;
     context.fresh = true;
@@ -102,29 +89,6 @@ public:
   }
 
 private:
-  [[nodiscard]] Status print_object(const Resolved<configs::RunConfig>& resolved,
-                                    Session& session) const {
-    TIDEMILL_ASSIGN_OR_RETURN(const workflows::RunPlans plans, plan_memory(resolved.value));
-    nlohmann::ordered_json object{{"config", to_json(file_.schema().print(resolved.value))},
-                                  {"expected_memory_bytes", memory_json(plans.expected)},
-                                  {"memory_bytes", memory_json(plans.maximum)}};
-    if (!resolved.warnings.empty()) {
-      object["warnings"] = resolved.warnings;
-    }
-    const auto replace = nlohmann::ordered_json::error_handler_t::replace;
-    session.out << object.dump(-1, ' ', false, replace) << '\n';
-    return {};
-  }
-
-  // Prints the memory as comments, so that the output is a valid configuration file.
-  [[nodiscard]] Status print_file(const configs::RunConfig& config, Session& session) const {
-    TIDEMILL_ASSIGN_OR_RETURN(const workflows::RunPlans plans, plan_memory(config));
-    session.out << configs::resolved_text(file_.schema(), config)
-                << "# memory, expected peak: " << workflows::to_text(plans.expected) << '\n'
-                << "# memory, at most: " << workflows::to_text(plans.maximum) << '\n';
-    return {};
-  }
-
   RunFile file_;
   bool dry_run_ = false;
 };

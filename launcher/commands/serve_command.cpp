@@ -12,6 +12,7 @@
 #include "base/json/json.hpp"
 #include "launcher/additions.hpp"
 #include "launcher/commands/commands.hpp"
+#include "launcher/commands/dry_run.hpp"
 #include "launcher/runs/run_directory.hpp"
 #include "launcher/runs/run_file.hpp"
 #include "workflows/actor_system.hpp"
@@ -80,17 +81,28 @@ public:
     return "tidemill serve configs/serve-quickstart.yaml serve.port=8080";
   }
 
-  void declare(CLI::App& app) override { file_.declare(app, "a server", "serve.port=8080"); }
+  void declare(CLI::App& app) override {
+    file_.declare(app, "a server", "serve.port=8080");
+    app.add_flag(
+        "--dry-run", dry_run_,
+        "Print the resolved configuration and the memory that the server needs, but do not start "
+        "it");
+  }
 
   [[nodiscard]] Status run(Session& session) override {
     TIDEMILL_ASSIGN_OR_RETURN(const Resolved<configs::RunConfig> resolved, file_.load(session));
-    for (const std::string& warning : resolved.warnings) {
-      session.err << "warning: " << warning << '\n';
+    if (!dry_run_ || session.form != OutputForm::kJson) {
+      for (const std::string& warning : resolved.warnings) {
+        session.err << "warning: " << warning << '\n';
+      }
     }
     const auto* options = resolved.value.workflow.get<workflows::ServeOptions>();
     if (options == nullptr) {
       return invalid_argument(file_.path() + ": workflow: must be serve; to start a run: " +
                               "tidemill run " + file_.path());
+    }
+    if (dry_run_) {
+      return print_plan(resolved, *options, session);
     }
     set_signals();
     raise_file_limit();
@@ -129,7 +141,22 @@ private:
                 << std::flush;
   }
 
+  [[nodiscard]] Status print_plan(const Resolved<configs::RunConfig>& resolved,
+                                  const workflows::ServeOptions& options, Session& session) const {
+    TIDEMILL_ASSIGN_OR_RETURN(const workflows::ServerPlan plan,
+                              workflows::plan_memory(options, session.clock));
+    std::vector<MemoryLine> lines{memory_line("memory, at most", "memory_bytes", plan.server)};
+    if (plan.max_jobs > 0) {
+      lines.push_back(
+          {"memory, each of " + std::to_string(plan.max_jobs) + " finetuning jobs at most",
+           workflows::mebibytes_text(plan.job_bytes), "job_memory_bytes", plan.job_bytes});
+    }
+    print_dry_run(file_.schema(), resolved, lines, session);
+    return {};
+  }
+
   RunFile file_;
+  bool dry_run_ = false;
 };
 
 }  // namespace

@@ -92,6 +92,39 @@ TEST_F(RunTest, ADryRunPrintsAConfigurationFileOrOneObject) {
   EXPECT_FALSE(std::filesystem::exists("runs"));
 }
 
+TEST_F(RunTest, ADryRunOfAServerSaysWhatItsJobsMayTake) {
+  write("server.yaml", "workflow: serve\nmodel: {path: " + kSource +
+                           "/examples/models/arithmetic}\n"
+                           "serve: {kv_bytes: 1MiB}\ndevice: {memory_bytes: 2GiB}\n");
+  const std::string jobs = "serve.jobs_path=jobs";
+  const Outcome text = run({"serve", "server.yaml", "--dry-run", jobs});
+  EXPECT_EQ(text.code, kDone) << text.err;
+  EXPECT_THAT(text.out, HasSubstr("# memory, at most: "));
+  EXPECT_THAT(text.out, HasSubstr("# memory, each of 4 finetuning jobs at most: "));
+  EXPECT_EQ(run({"check", write("printed.yaml", text.out)}).code, kDone);
+
+  const nlohmann::json alone = run({"serve", "server.yaml", "--dry-run", "--json"}).lines().at(0);
+  EXPECT_FALSE(alone.contains("job_memory_bytes"));
+  // 26 MiB for each of 16 constraints.
+  EXPECT_EQ(alone.at("memory_bytes").at("constraints"), std::int64_t{16 * 26} << 20U);
+  const nlohmann::json training =
+      run({"serve", "server.yaml", "--dry-run", "--json", jobs, "serve.tuning.max_running=2"})
+          .lines()
+          .at(0);
+  EXPECT_EQ(training.at("config").at("workflow"), "serve");
+  // The cache that jobs reserve counts, and they share equally what is left.
+  EXPECT_GT(training.at("memory_bytes").at("kv"), alone.at("memory_bytes").at("kv"));
+  const auto total = training.at("memory_bytes").at("total").get<std::int64_t>();
+  EXPECT_EQ(training.at("job_memory_bytes"), ((std::int64_t{2} << 30U) - total) / 2);
+  EXPECT_FALSE(std::filesystem::exists("jobs"));
+
+  const Outcome refused =
+      run({"serve", "server.yaml", "--dry-run", jobs, "serve.tuning.max_running=2",
+           "device.memory_bytes=" + std::to_string(total + (8 << 20))});
+  EXPECT_EQ(refused.code, kRefused);
+  EXPECT_THAT(refused.err, HasSubstr("to each of 2 finetuning jobs (serve.tuning.max_running)"));
+}
+
 TEST_F(RunTest, RowsAreKeptForTrainingOnlyOnPolicy) {
   const auto memory = [this](const std::vector<std::string>& more) {
     std::vector<std::string> words{"run", "small.yaml", "--dry-run", "--json"};

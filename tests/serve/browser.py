@@ -15,7 +15,7 @@ import time
 SECONDS = 60
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 KEYS = {"Enter": (13, "\r"), "Escape": (27, ""), "Tab": (9, ""), "ArrowRight": (39, ""),
-        "ArrowLeft": (37, ""), " ": (32, " ")}
+        "ArrowLeft": (37, ""), "ArrowDown": (40, ""), " ": (32, " ")}
 
 
 def find_program() -> str | None:

@@ -15,7 +15,7 @@ import tempfile
 import threading
 import unittest
 
-from server import SECONDS, Server
+from server import SECONDS, Server, run_json
 
 PROGRAM, SOURCE = sys.argv[1], pathlib.Path(sys.argv[2])
 MODEL = SOURCE / "examples/models/arithmetic"
@@ -133,9 +133,7 @@ class RealServerTest(unittest.TestCase):
     def test_keys(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             keys = os.path.join(folder, "keys.json")
-            made = subprocess.run([PROGRAM, "keys", "add", keys, "--name", "a", "--scope", "infer",
-                                   "--json"], capture_output=True, text=True, check=True)
-            key = json.loads(made.stdout)["key"]
+            key = run_json(PROGRAM, "keys", "add", keys, "--name", "a", "--scope", "infer")[0]["key"]
             with Server(PROGRAM, MODEL, f"serve.keys_file={keys}") as server:
                 run = chat(server.url, "", check=False)
                 self.assertEqual(run.returncode, 1)

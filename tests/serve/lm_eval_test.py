@@ -20,7 +20,7 @@ if MISSING:
     print("skipped: not installed:", ", ".join(MISSING))
     sys.exit(77)
 
-from server import Server
+from server import Server, run_json
 
 PROGRAM, SOURCE = sys.argv[1], pathlib.Path(sys.argv[2])
 MODEL = SOURCE / "examples/models/arithmetic"
@@ -56,9 +56,8 @@ def accuracy(rows: list[dict]) -> float:
     """Returns the share of rows whose right choice `tidemill score` finds more probable."""
     lines = "".join(json.dumps({"prompt": row["prompt"] + choice}) + "\n"
                     for row in rows for choice in row["choices"])
-    run = subprocess.run([PROGRAM, "score", str(MODEL), "--input", "-", "--json"], input=lines,
-                         capture_output=True, text=True, check=True)
-    scores = [json.loads(line)["logprobs"] for line in run.stdout.splitlines()]
+    scores = [line["logprobs"] for line in run_json(PROGRAM, "score", str(MODEL), "--input", "-",
+                                                    lines=lines)]
     correct = 0
     for index, row in enumerate(rows):
         sums = [sum(score[len(row["prompt"]):]) for score in scores[2 * index:2 * index + 2]]

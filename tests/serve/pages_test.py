@@ -3,46 +3,64 @@
 """Tests the pages of `tidemill serve` in headless Chromium.
 
 Usage: pages_test.py PROGRAM SOURCE_DIR
-
-With TIDEMILL_PAGE_IMAGES=DIR it also writes pictures of the pages to DIR.
 """
 import json
 import os
 import pathlib
-import subprocess
+import re
 import sys
 import tempfile
-import unittest
 
-from browser import SECONDS, Browser, find_program
+from browser import SECONDS
 from fake_jobs import ATTACK, STEPS, FakeJobs
-from server import Server
+from page_case import PageCase, main
+from server import Server, run_json
 
 PROGRAM, SOURCE = sys.argv[1], pathlib.Path(sys.argv[2])
 MODEL = SOURCE / "examples/models/arithmetic"
-IMAGES = os.environ.get("TIDEMILL_PAGE_IMAGES")
 SHIFT = 8
 IDLE = "!document.getElementById('send').disabled"
 REPLIES = "document.querySelectorAll('.message.assistant').length"
 
 
-class PagesTest(unittest.TestCase):
-    def setUp(self) -> None:
-        self.browser = Browser(find_program())
-        self.addCleanup(self.browser.__exit__)
-        self.browser.size(1100, 800)
+# The texts of a page, each with its color and that of the background behind it.
+CONTRASTS = """
+(() => {
+  document.querySelectorAll("[hidden]").forEach((one) => { one.hidden = false; });
+  document.querySelectorAll("button, select, textarea, input").forEach((one) => {
+    one.disabled = false;
+  });
+  document.querySelectorAll("details").forEach((one) => { one.open = true; });
+  document.getElementById("error").textContent = "an error";
+  const ground = (one) => {
+    const color = getComputedStyle(one).backgroundColor;
+    return color === "rgba(0, 0, 0, 0)" && one.parentElement ? ground(one.parentElement) : color;
+  };
+  return [...document.body.querySelectorAll("*")]
+      .filter((one) => one.matches("input, textarea, select") || [...one.childNodes].some(
+          (node) => node.nodeType === Node.TEXT_NODE && node.data.trim() !== ""))
+      .flatMap((one) => ["", "::placeholder"].map((part) => {
+        const style = getComputedStyle(one, part);
+        return [`${one.tagName} ${one.id} ${one.textContent.slice(0, 20)}${part}`,
+          one.matches("svg *") ? style.fill : style.color, ground(one)];
+      }));
+})()
+"""
 
-    def tearDown(self) -> None:
-        self.assertEqual(self.browser.problems, [])
-        self.assertIsNone(self.browser.evaluate("window.attacked"))
 
-    def picture(self, name: str) -> None:
-        if IMAGES:
-            self.browser.screenshot(pathlib.Path(IMAGES, name))
+def contrast(one: str, other: str) -> float:
+    """Returns the contrast of two colors "rgb(r, g, b)". Source: WCAG 2.2, contrast ratio."""
+    def luminance(color: str) -> float:
+        parts = [int(part) / 255 for part in re.fullmatch(r"rgb\((\d+), (\d+), (\d+)\)", color).groups()]
+        red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+                            for part in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
-    def fill(self, field: str, value: object) -> None:
-        self.browser.evaluate(f"document.getElementById('{field}').value = {json.dumps(value)}")
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
 
+
+class PagesTest(PageCase):
     def open_chat(self, url: str) -> None:
         self.browser.open(url + "/chat")
         self.browser.wait("document.getElementById('model').value")
@@ -51,10 +69,6 @@ class PagesTest(unittest.TestCase):
         self.fill("prompt", text)
         self.browser.click("#send")
         self.browser.wait(IDLE)
-
-    def error(self) -> str:
-        return self.browser.wait("!document.getElementById('error').hidden && "
-                                 "document.getElementById('error').textContent")
 
 
 class RealServerTest(PagesTest):
@@ -83,7 +97,6 @@ class RealServerTest(PagesTest):
         first = choice["logprobs"]["content"][0]
         self.assertIn(f"{first['logprob']:.3f}", shown)
         self.assertGreaterEqual(shown.count("%"), 5)
-        self.picture("chat.png")
 
     def test_the_settings_reach_the_server(self) -> None:
         self.open_chat(self.server.url)
@@ -116,13 +129,12 @@ class RealServerTest(PagesTest):
         tiles = self.browser.wait("document.querySelector('#tiles dd') && "
                                   "document.getElementById('tiles').innerText")
         self.assertRegex(tiles, r"Running\s+\d+\s+Waiting\s+\d+\s+Cache in use\s+[\d.]+ %")
-        self.assertRegex(tiles, r"Training's share of the time\s+0\.0 %")
+        self.assertRegex(tiles, r"Training's share of the time\s+(0\.0 %|idle)")
         rows = self.browser.evaluate("[...document.querySelectorAll('#latency tbody tr')]"
                                      ".map(row => row.innerText)")
         self.assertEqual(len(rows), 3)
         for row in rows:
-            self.assertRegex(row, r"\d+\s+[\d.]+\s+[\d.]+\s+[\d.]+$")
-        self.picture("server.png")
+            self.assertRegex(row, r"\d+\s+[\d.]+\s+[\d.]+\s+[\d.]+\s+([\d.]+\s+[\d.]+ %|none\s*)$")
 
     def test_quantiles_and_metrics_are_parsed(self) -> None:
         self.browser.open(self.server.url + "/server")
@@ -138,8 +150,7 @@ class RealServerTest(PagesTest):
     def test_a_server_with_keys_asks_for_one(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             keys = os.path.join(folder, "keys.json")
-            made = subprocess.run([PROGRAM, "keys", "add", keys, "--name", "a", "--scope", "infer",
-                                   "--json"], capture_output=True, text=True, check=True)
+            key = run_json(PROGRAM, "keys", "add", keys, "--name", "a", "--scope", "infer")[0]["key"]
             with Server(PROGRAM, MODEL, f"serve.keys_file={keys}") as server:
                 self.browser.open(server.url + "/chat")
                 self.browser.wait("document.getElementById('key-dialog').open")
@@ -147,7 +158,7 @@ class RealServerTest(PagesTest):
                 self.browser.press("Enter")
                 self.browser.wait("document.getElementById('key-dialog').open && "
                                   "document.getElementById('key-input').value === 'wrong'")
-                self.fill("key-input", json.loads(made.stdout)["key"])
+                self.fill("key-input", key)
                 self.browser.press("Enter")
                 self.browser.wait("document.getElementById('model').value")
                 self.say("1+1=")
@@ -158,7 +169,7 @@ class RealServerTest(PagesTest):
                 self.browser.press("Escape")
                 self.assertIn("401", self.error())
                 self.browser.click("#key")
-                self.fill("key-input", json.loads(made.stdout)["key"])
+                self.fill("key-input", key)
                 self.browser.click("#key-form button[type=submit]")
                 self.browser.wait("document.querySelector('#tiles dd') !== null")
 
@@ -268,6 +279,58 @@ class FakeServerTest(PagesTest):
             self.assertEqual(self.browser.evaluate(REPLIES), 0)
             self.assertEqual(self.browser.evaluate("document.getElementById('prompt').value"), text)
 
+    def tab_to(self, name: str) -> None:
+        """Presses Tab until an element with this id or text has the focus. All must show it."""
+        for _ in range(60):
+            self.browser.press("Tab")
+            found, style, width = self.browser.evaluate(
+                "(() => { const one = document.activeElement, style = getComputedStyle(one); "
+                f"return [[one.id, one.textContent].includes({json.dumps(name)}), "
+                "style.outlineStyle, parseFloat(style.outlineWidth)]; })()")
+            self.assertTrue(style != "none" and width >= 2, self.focused())
+            if found:
+                return
+        raise AssertionError(f"Tab never reaches {name}")
+
+    def focused(self) -> str:
+        return self.browser.evaluate("document.activeElement.id || "
+                                     "document.activeElement.textContent")
+
+    def test_jobs_by_keyboard_alone(self) -> None:
+        jobs = self.fake.jobs
+        jobs.step_of_list = 0  # the job runs until it is cancelled
+        jobs.models.append("base:tuned")
+        jobs.create({"model": "base", "training_file": "file-quickstart"})
+        jobs.jobs[0].update(status="succeeded", fine_tuned_model="base:tuned")
+        self.browser.open(self.fake.url + "/jobs")
+        self.browser.wait("document.getElementById('training-file').options.length === 2 && "
+                          "document.querySelector('[data-job]') !== null")
+        self.browser.evaluate("document.querySelector('.skip').focus()")
+        self.tab_to("training-file")
+        self.browser.press("ArrowDown")
+        self.tab_to("suffix")
+        self.browser.type("mine")
+        self.tab_to("Create the job")
+        self.browser.press("Enter")
+        self.browser.wait("document.getElementById('facts').innerText.includes('running') && "
+                          "document.activeElement.id === 'detail-title'")
+        self.assertEqual(self.sent("/v1/fine_tuning/jobs"), [{
+            "model": "base", "training_file": "file-quickstart", "suffix": "mine",
+            "method": {"type": "supervised", "supervised": {"hyperparameters": {}}}}])
+        self.tab_to("cancel")
+        self.browser.press("Enter")
+        self.browser.wait("document.getElementById('facts').innerText.includes('cancelled')")
+        self.assertEqual(self.focused(), "detail-title")  # the button is disabled
+        self.browser.evaluate("document.querySelector('.skip').focus()")
+        self.tab_to("ftjob-1: succeeded, supervised on base")
+        self.browser.press("Enter")
+        self.browser.wait("document.getElementById('facts').innerText.includes('succeeded')")
+        self.assertEqual(self.focused(), "ftjob-1: succeeded, supervised on base")
+        self.tab_to("compare")
+        self.browser.press(" ")
+        for prompt, before, after in self.comparison():
+            self.assertEqual((before, after), (f"base says {prompt}", f"base:tuned says {prompt}"))
+
     def test_every_field_has_a_label(self) -> None:
         for page in ("chat", "jobs", "server"):
             self.browser.open(f"{self.fake.url}/{page}")
@@ -297,6 +360,34 @@ class FakeServerTest(PagesTest):
                 self.assertLessEqual(self.browser.evaluate("document.documentElement.scrollWidth"),
                                      width, page)
 
+    def test_all_text_stands_out_in_both_themes(self) -> None:
+        """Computes the contrast of all text, also of what is hidden, as WCAG 2.2 defines it."""
+        jobs = self.fake.jobs
+        job = jobs.create({"model": "base", "training_file": "file-quickstart"})
+        jobs.add_event(job["id"], "Step 1", {"step": 1, "train_loss": 2.0})
+        ready = {"chat": f"{REPLIES} && {IDLE}",
+                 "jobs": "document.querySelectorAll('[data-job], #curve text').length > 1",
+                 "server": "document.querySelectorAll('#error').length"}
+        for scheme in ("light", "dark"):
+            self.browser.scheme(scheme)
+            for page, is_ready in ready.items():
+                self.browser.open(f"{self.fake.url}/{page}")
+                if page == "chat":
+                    self.browser.wait("document.getElementById('model').value")
+                    self.say("some text")
+                self.browser.wait(is_ready)
+                found = self.browser.evaluate(CONTRASTS)
+                self.assertGreater(len(found), 20)
+                low = [one for one in found if contrast(one[1], one[2]) < 4.5]
+                self.assertEqual(low, [], f"{page} {scheme}")
+            names = ("main", "edge", "back", "panel")
+            colors = dict(zip(names, self.browser.evaluate(
+                f"{json.dumps(names)}.map(name => {{ document.body.style.color = `var(--${{name}})`; "
+                "return getComputedStyle(document.body).color; })")))
+            for mark in ("main", "edge"):  # of the focus, and of fields
+                for ground in ("back", "panel"):
+                    self.assertGreaterEqual(contrast(colors[mark], colors[ground]), 3.0, mark)
+
     def test_the_quickstart_takes_two_clicks(self) -> None:
         jobs = self.fake.jobs
         self.browser.open(self.fake.url + "/chat")
@@ -306,10 +397,7 @@ class FakeServerTest(PagesTest):
                           "document.getElementById('base').value")
         jobs.step_of_list = STEPS
         self.browser.click("#try")
-        rows = self.browser.wait(
-            "(() => { const rows = [...document.querySelectorAll('#comparison tbody tr')]"
-            ".map(row => [...row.cells].map(cell => cell.textContent)); return rows.length && "
-            "rows.every(row => row[2] !== '...') && rows; })()")
+        rows = self.comparison()
         self.assertEqual(self.sent("/v1/fine_tuning/jobs"),
                          [{"model": "base", "training_file": "quickstart"}])
         for prompt, before, after in rows:
@@ -324,9 +412,6 @@ class FakeServerTest(PagesTest):
             STEPS)
         self.assertIn(ATTACK, self.browser.text("#events"))
         self.assertIn("step 60: base:ckpt-step-60", self.browser.text("#checkpoints"))
-        self.browser.size(1000, 1180)
-        self.browser.evaluate("document.getElementById('detail').scrollIntoView()")
-        self.picture("jobs.png")
 
     def test_without_the_file_there_is_no_quickstart(self) -> None:
         self.fake.jobs.files.clear()
@@ -382,7 +467,4 @@ class FakeServerTest(PagesTest):
 
 
 if __name__ == "__main__":
-    if find_program() is None:
-        print("skipped: not installed: chromium")
-        sys.exit(77)
-    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
+    main()

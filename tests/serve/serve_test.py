@@ -8,14 +8,13 @@ import concurrent.futures
 import json
 import pathlib
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 import unittest
 
 from fake_jobs import POLICY
-from server import Server
+from server import Server, run_json
 
 PROGRAM, SOURCE = sys.argv[1], pathlib.Path(sys.argv[2])
 MODEL = SOURCE / "examples/models/arithmetic"
@@ -23,9 +22,7 @@ MODEL = SOURCE / "examples/models/arithmetic"
 
 def program(*arguments: str, lines: str = "") -> list[dict]:
     """Returns the JSON lines that a command prints."""
-    run = subprocess.run([PROGRAM, *arguments, "--json"], input=lines, capture_output=True, text=True,
-                         check=True)
-    return [json.loads(line) for line in run.stdout.splitlines()]
+    return run_json(PROGRAM, *arguments, lines=lines)
 
 
 class ServeTest(unittest.TestCase):

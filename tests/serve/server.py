@@ -13,17 +13,29 @@ from collections.abc import Callable
 SECONDS = 60
 
 
+def run_json(program: str, *arguments: str, lines: str = "") -> list[dict]:
+    """Returns the JSON lines that a command of the program prints."""
+    run = subprocess.run([program, *arguments, "--json"], input=lines, capture_output=True, text=True,
+                         check=True)
+    return [json.loads(line) for line in run.stdout.splitlines()]
+
+
 class Server:
-    """A server process on a free port. Use it in a `with` statement."""
+    """A server process on a free port. Use it in a `with` statement.
+
+    `model` is a model or, if its name ends with .yaml, a server file of the source tree.
+    """
 
     def __init__(self, program: str, model: pathlib.Path, *overrides: str,
                  on_spawn: Callable[[subprocess.Popen], None] = lambda process: None):
         self.folder = tempfile.TemporaryDirectory()
         self.errors = open(os.path.join(self.folder.name, "stderr"), "w+b")
-        text = f"workflow: serve\nmodel: {{path: {model}}}\nserve: {{port: 0}}\n"
+        file, folder, text = "-", self.folder.name, f"workflow: serve\nmodel: {{path: {model}}}\n"
+        if model.suffix == ".yaml":
+            file, folder, text = str(model), str(model.parent.parent), ""
         self.process = subprocess.Popen(
-            [program, "serve", "-", "--json", *overrides], stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=self.errors, cwd=self.folder.name)
+            [program, "serve", file, "--json", "serve.port=0", *overrides], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=self.errors, cwd=folder)
         self.process.stdin.write(text.encode())
         self.process.stdin.close()
         on_spawn(self.process)

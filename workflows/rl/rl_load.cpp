@@ -207,6 +207,7 @@ engines::MemoryLoad peak_load(const RlOptions& options, const RlFacts& facts,
   const std::int64_t batch =
       groups * (longest_prompt + size * std::int64_t{options.rollout.max_new_tokens});
   engines::MemoryLoad load;
+  load.shares_base = facts.shares_base;
   load.sequence_tokens = longest;
   load.train_tokens = std::max(longest, std::min(options.train.common.micro_batch_tokens, batch));
   load.snapshots = num_snapshots(options) + 1;  // and the one that is being made
@@ -227,6 +228,7 @@ engines::MemoryLoad peak_load(const RlOptions& options, const RlFacts& facts,
 
 engines::MemoryLoad likely_load(const RlOptions& options, const RlFacts& facts) {
   engines::MemoryLoad load;
+  load.shares_base = facts.shares_base;
   load.snapshots = num_snapshots(options);
   const std::int64_t micro = add_training(options, facts, load);
   load.score_tokens = kProbes * load.sequence_tokens;

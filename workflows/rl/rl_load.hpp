@@ -16,6 +16,7 @@ struct RlFacts {
   actors::Lengths eval_prompts;  // of `data.eval`; empty if nothing is evaluated
   std::uint64_t steps = 0;
   std::int64_t max_running = 256;  // `RuntimeOptions::max_running`
+  bool shares_base = false;        // `engines::MemoryLoad::shares_base`
 };
 
 /// Returns the largest load that the options allow if the longest prompt has `longest_prompt`

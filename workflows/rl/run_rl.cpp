@@ -67,6 +67,7 @@ struct RlRun {
   std::unique_ptr<actors::WorkPort> reward_port;
   std::unique_ptr<actors::WorkPort> eval_port;
   std::shared_ptr<RowCounts> rows = std::make_shared<RowCounts>();
+  bool shares_base = false;  // generates and trains on the device of a server
 };
 
 // Replaces a reward engine that could not be made again. `submit` and `step` return the reason, as
@@ -210,7 +211,7 @@ Result<std::shared_ptr<RlEngines>> open_engines(const RlOptions& options, const 
   log_memory_plans(opened.plans, run);
   if (run.on_begin) {
     run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config),
-                  opened.plans.expected.total()});
+                  opened.plans.expected.total(), opened.plans.maximum.total()});
   }
   log_first_step(engines->owner.weights.version.step + 1, opened.steps, first_work(options), run);
   return engines;
@@ -307,7 +308,7 @@ RlPlan make_plan(const RlOptions& options, const RunEnvironment& run, const RlRu
 
 RlFacts facts_of(const RlRun& opened) {
   return {opened.prompt_lengths, opened.eval_lengths, opened.steps,
-          engines::RuntimeOptions{}.max_running};
+          engines::RuntimeOptions{}.max_running, opened.shares_base};
 }
 
 // Returns the expected memory of a run whose upper bound is `maximum`.
@@ -446,6 +447,7 @@ Result<RunPlans> plan_memory(const RlOptions& options, const TrainedModel& model
 
 Result<actors::RunSummary> run_rl(const RlOptions& options, const RunEnvironment& run) {
   RlRun opened;
+  opened.shares_base = run.shared_device.has_value();
   TIDEMILL_ASSIGN_OR_RETURN(
       opened.model, open_trained_model(options.model, options.train.common, options.run.seed));
   if (!run.shared_device.has_value()) {

@@ -20,7 +20,7 @@ struct JobInputs {
   std::string training_path;      // of the file with the rows
   std::string validation_path;    // empty: none
   std::uint64_t num_rows = 0;     // lines of the training file
-  std::int64_t memory_bytes = 0;  // that the process may use while the job runs
+  std::int64_t memory_bytes = 0;  // that the job may take
 };
 
 /// The id of the file that a server offers as an example (`TuningOptions::example`).

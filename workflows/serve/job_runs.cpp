@@ -101,7 +101,7 @@ public:
     const std::lock_guard lock(mutex_);
     steps_ = facts.steps;
     started_ = clock_.now();
-    report_(RunBegan{resolved, facts.steps});
+    report_(RunBegan{resolved, facts.steps, facts.max_bytes});
   }
 
   void add(const actors::StepRecord& record) {

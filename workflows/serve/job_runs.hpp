@@ -28,7 +28,7 @@ struct JobRunDeps {
   std::shared_ptr<storage::FileStore> store;
   std::shared_ptr<storage::JobStore> jobs;
   SharedDevice device;            // without its public name
-  std::int64_t memory_bytes = 0;  // that a run may plan with, the served model included
+  std::int64_t memory_bytes = 0;  // that a run may take besides the server's
   ParseRun parse_run;
   std::function<void(const std::string&)> log;  // takes one line; may be called from any thread
 };

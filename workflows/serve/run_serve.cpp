@@ -34,6 +34,8 @@ using actors::ServedModel;
 
 constexpr std::size_t kMaxKeysBytes = std::size_t{1} << 20U;
 constexpr std::int64_t kMinCacheBytes = std::int64_t{1} << 20U;
+// A finetuning job that may take less than this could not train any model.
+constexpr std::int64_t kMinJobBytes = std::int64_t{8} << 20U;
 constexpr auto kPollTime = std::chrono::milliseconds(50);
 // How long finetuning jobs may take to complete their steps when the server stops.
 constexpr auto kTunerTime = std::chrono::seconds(60);
@@ -141,28 +143,45 @@ engines::RuntimeOptions runtime_options(const ServeOptions& options,
   return runtime;
 }
 
-// Returns the most memory that the server can take.
-MemoryPlan memory_plan(const ServeOptions& options, const engines::ModelFiles& files,
-                       const engines::RuntimeOptions& runtime) {
+// Plans the memory of a server with the options `runtime`.
+Result<ServerPlan> plan_server(const ServeOptions& options, const engines::ModelFiles& files,
+                               const engines::RuntimeOptions& runtime) {
   RunLoad load;
   load.engine.publishes = false;
   load.engine.snapshots = 1;
   load.engine.commits = false;
   load.engine.sampled_tokens = options.serve.max_running;
-  return make_memory_plan(files, runtime, load);
+  load.constraint_bytes = static_cast<std::int64_t>(engines::ConstraintCache::kMaxBytes);
+  ServerPlan plan;
+  plan.server = make_memory_plan(files, runtime, load);
+  TIDEMILL_RETURN_IF_ERROR(check_memory(plan.server, options.device));
+  if (!runs_jobs(options)) {
+    return plan;
+  }
+  plan.max_jobs = options.serve.tuning.max_running;
+  plan.job_bytes = (allowed_memory(options.device) - plan.server.total()) / plan.max_jobs;
+  if (plan.job_bytes < kMinJobBytes) {
+    return invalid_argument(
+        "device.memory_bytes: " + mebibytes_text(allowed_memory(options.device)) +
+        " are allowed, and the server may need " + mebibytes_text(plan.server.total()) +
+        "; this leaves less than " + mebibytes_text(kMinJobBytes) + " to each of " +
+        std::to_string(plan.max_jobs) + " finetuning jobs (serve.tuning.max_running)");
+  }
+  return plan;
 }
 
 Result<std::unique_ptr<engines::ModelRuntime>> open_served_runtime(
     const ServeOptions& options, const engines::ModelFiles& files,
-    const engines::RuntimeOptions& runtime, const ServeEnvironment& run) {
-  const MemoryPlan plan = memory_plan(options, files, runtime);
-  TIDEMILL_RETURN_IF_ERROR(check_memory(plan, options.device));
+    const engines::RuntimeOptions& runtime, const ServeEnvironment& run, const ServerPlan& plan) {
   auto opened = engines::open_runtime(files, runtime);
   if (!opened.ok()) {
     return with_limits(opened.status().with_context(options.model.path));
   }
   run.inform("device: " + std::string(opened.value()->description()));
-  run.inform("memory: at most " + mebibytes_text(plan.total()));
+  run.inform("memory: at most " + mebibytes_text(plan.server.total()) +
+             (plan.max_jobs == 0 ? ""
+                                 : ", and " + mebibytes_text(plan.job_bytes) + " for each of " +
+                                       std::to_string(plan.max_jobs) + " finetuning jobs"));
   return opened;
 }
 
@@ -262,13 +281,9 @@ actors::HttpEvents http_events(const actors::GatewayActor& gateway,
   return events;
 }
 
-// Returns the device's options: how jobs share its time with requests.
-engines::ExecutorOptions executor_options(const ServerOptions& options) {
-  engines::ExecutorOptions executor;
-  executor.goal =
-      engines::LatencyGoal{std::chrono::milliseconds(options.slo.ttft_ms),
-                           std::chrono::milliseconds(options.slo.tpot_ms), options.tuning.share};
-  return executor;
+engines::LatencyGoal latency_goal(const ServerOptions& options) {
+  return {std::chrono::milliseconds(options.slo.ttft_ms),
+          std::chrono::milliseconds(options.slo.tpot_ms), options.tuning.share};
 }
 
 actors::DeviceActor start_device(const ServeOptions& options, const ServeEnvironment& run,
@@ -286,7 +301,7 @@ actors::DeviceActor start_device(const ServeOptions& options, const ServeEnviron
   device.clock = &run.clock;
   if (trains(options)) {
     device.open_job = [runtime](const engines::JobOptions& job) { return runtime->open_job(job); };
-    device.executor = executor_options(options.serve);
+    device.executor.goal = latency_goal(options.serve);  // how jobs share the time with requests
   }
   return actors::spawn_device(run.system, std::move(device));
 }
@@ -296,7 +311,7 @@ struct Tuning {
   const actors::TuningStores& stores;
   actors::WorkPort& port;
   FileSystem& files;
-  std::int64_t weights_bytes = 0;  // of the served model
+  std::int64_t job_bytes = 0;  // that each job may take
 };
 
 // Starts the actor that runs finetuning jobs.
@@ -316,10 +331,9 @@ actors::TunerActor start_tuner(const ServeOptions& options, const ServeEnvironme
   deps.check = [&options, &run, model](const storage::JobSpec& spec) {
     return check_job(options, model, run.parse_run, spec);
   };
-  // The plan of a run counts the memory of the process and, once more, that of the model.
-  deps.start_run = make_job_runs(
-      {run.system, run.clock, tuning.files, options, model, tuning.stores.files, tuning.stores.jobs,
-       shared, allowed_memory(options.device) + tuning.weights_bytes, run.parse_run, run.warn});
+  deps.start_run =
+      make_job_runs({run.system, run.clock, tuning.files, options, model, tuning.stores.files,
+                     tuning.stores.jobs, shared, tuning.job_bytes, run.parse_run, run.warn});
   deps.model_name = [model](const storage::JobRecord& job) { return tuned_model_name(model, job); };
   deps.adapter_path = [&options](const storage::JobRecord& job) {
     return (run_directory(options, job.id) / "export" / "adapter").string();
@@ -393,6 +407,15 @@ std::string url_of(const std::string& host, std::uint16_t port) {
 
 }  // namespace
 
+Result<ServerPlan> plan_memory(const ServeOptions& options, const Clock& clock) {
+  TIDEMILL_ASSIGN_OR_RETURN(const TrainedModel opened,
+                            open_trained_model(options.model, {}, options.seed));
+  TIDEMILL_ASSIGN_OR_RETURN(const std::shared_ptr<const ServedModel> model,
+                            describe_model(options, opened.files, 0));
+  return plan_server(options, opened.files,
+                     runtime_options(options, opened.files, clock, model->tokenizer));
+}
+
 Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
   TIDEMILL_RETURN_IF_ERROR(check_host(options.serve));
   if (const std::string warning = engines::threads_warning(options.device.threads);
@@ -424,15 +447,15 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
                             start_port("tuning"));
   const engines::RuntimeOptions wanted =
       runtime_options(options, opened.files, run.clock, model->tokenizer);
-  const std::int64_t weights_bytes =
-      memory_plan(options, opened.files, wanted).engine.weights_bytes;
+  TIDEMILL_ASSIGN_OR_RETURN(const ServerPlan plan, plan_server(options, opened.files, wanted));
   TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<engines::ModelRuntime> runtime,
-                            open_served_runtime(options, opened.files, wanted, run));
+                            open_served_runtime(options, opened.files, wanted, run, plan));
   TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<TinkerServer> tinker,
                             open_tinker(options, opened.files));
   const actors::DeviceActor device_actor =
       start_device(options, run, opened.files.config, std::move(runtime), *device_port);
-  const auto metrics = std::make_shared<actors::GatewayMetrics>(model->id);
+  const auto metrics =
+      std::make_shared<actors::GatewayMetrics>(model->id, latency_goal(options.serve));
   if (tinker != nullptr) {
     start_tinker(*tinker, options, opened.files,
                  {http.get(), parse_port.get(), device_actor, model, metrics}, run);
@@ -440,7 +463,7 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
   actors::TunerActor tuner;
   if (runs_jobs(options)) {
     tuner = start_tuner(options, run, model->id, device_actor,
-                        {stores, *tuning_port, machine, weights_bytes});
+                        {stores, *tuning_port, machine, plan.job_bytes});
   }
 
   actors::GatewayDeps deps;

@@ -11,6 +11,7 @@
 
 #include "base/clock.hpp"
 #include "base/result.hpp"
+#include "workflows/memory_plan.hpp"
 #include "workflows/rl_options.hpp"
 #include "workflows/serve_options.hpp"
 #include "workflows/sft_options.hpp"
@@ -46,6 +47,17 @@ struct ServeEnvironment {
   std::function<bool()> stop_requested;
   ParseRun parse_run;
 };
+
+/// The memory of a server. Units: bytes.
+struct ServerPlan {
+  MemoryPlan server;           // at most, without finetuning jobs
+  std::int64_t max_jobs = 0;   // finetuning jobs that train at the same time; 0: it trains none
+  std::int64_t job_bytes = 0;  // that each of them may take: equal parts of what is left
+};
+
+/// Plans the memory of a server that is not started.
+/// Errors: those of `run_serve` about the model and the memory.
+[[nodiscard]] Result<ServerPlan> plan_memory(const ServeOptions& options, const Clock& clock);
 
 /// Opens the model and serves it until a stop is requested.
 /// Errors: `kInvalidArgument` and `kNotFound` naming the key or the file; `kUnavailable` naming the

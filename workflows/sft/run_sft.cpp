@@ -32,17 +32,6 @@ struct SftEngines {
 // Published weights are held for the last step and for the next one.
 constexpr std::int64_t kSnapshots = 2;
 
-// Returns the parts of the load that all supervised runs share: nothing is generated, and published
-// weights are not served.
-engines::MemoryLoad sft_load() {
-  engines::MemoryLoad load;
-  load.rollout_tokens = 0;
-  load.sampled_tokens = 0;
-  load.publishes = false;
-  load.snapshots = kSnapshots;
-  return load;
-}
-
 // Returns the mean length of `lengths`, rounded up to whole cache pages. Units: positions.
 std::int64_t in_pages(const actors::Lengths& lengths) {
   const auto rows = static_cast<std::int64_t>(std::ceil(lengths.mean()));
@@ -63,7 +52,20 @@ struct SftRun {
   std::unique_ptr<actors::WorkPort> io_port;
   std::unique_ptr<actors::WorkPort> commit_port;
   std::unique_ptr<actors::WorkPort> read_port;
+  bool shares_base = false;  // trains on the device of a server
 };
+
+// Returns the parts of the load that all supervised runs share: nothing is generated, and published
+// weights are not served.
+engines::MemoryLoad sft_load(const SftRun& opened) {
+  engines::MemoryLoad load;
+  load.shares_base = opened.shares_base;
+  load.rollout_tokens = 0;
+  load.sampled_tokens = 0;
+  load.publishes = false;
+  load.snapshots = kSnapshots;
+  return load;
+}
 
 actors::DatasetSequenceOptions sequence_options(const SftOptions& options,
                                                 const engines::ModelConfig& config,
@@ -149,7 +151,7 @@ engines::MemoryLoad likely_load(const SftOptions& options, const SftRun& opened)
   const std::int64_t evaluated = opened.eval_lengths.expected_max(opened.eval_lengths.count(), 1);
   const std::int64_t batch =
       std::max(lengths.expected_max(options.train.sequences_per_step, opened.steps), evaluated);
-  engines::MemoryLoad load = sft_load();
+  engines::MemoryLoad load = sft_load(opened);
   load.sequence_tokens = std::max(lengths.longest(), opened.eval_lengths.longest());
   load.train_tokens = std::max(std::min(options.train.common.micro_batch_tokens, batch),
                                std::min(load.sequence_tokens, batch));
@@ -182,7 +184,7 @@ MemoryPlan max_memory_plan(const SftOptions& options, const TrainedModel& model,
   return choose_micro_batch(
       options.train.common.recompute, options.run.device, wanted, longest,
       [&](engines::Recompute recompute, std::int64_t train_tokens) {
-        engines::MemoryLoad load = sft_load();
+        engines::MemoryLoad load = sft_load(opened);
         load.train_tokens = train_tokens;
         load.sequence_tokens = longest;
         // Each sequence of the micro-batch has pages of its own.
@@ -237,7 +239,7 @@ Result<std::shared_ptr<void>> prepare(const SftOptions& options, const SftRun& o
   log_memory_plans(opened.plans, run);
   if (run.on_begin) {
     run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config),
-                  opened.plans.expected.total()});
+                  opened.plans.expected.total(), opened.plans.maximum.total()});
   }
   const std::int64_t sequences = options.train.sequences_per_step;
   log_first_step(
@@ -307,6 +309,7 @@ Result<RunPlans> plan_memory(const SftOptions& options, const TrainedModel& mode
 
 Result<actors::RunSummary> run_sft(const SftOptions& options, const RunEnvironment& run) {
   SftRun opened;
+  opened.shares_base = run.shared_device.has_value();
   TIDEMILL_ASSIGN_OR_RETURN(
       opened.model, open_trained_model(options.model, options.train.common, options.run.seed));
   if (!run.shared_device.has_value()) {

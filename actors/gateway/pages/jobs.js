@@ -12,11 +12,12 @@ const kMaxShownEvents = 200;
 const kMaxPrompts = 50;
 const kQuickstartFile = "file-quickstart";
 const kQuickstartPrompts = ["38+86=", "57+68=", "47+19=", "99+11=", "23+45="];
-const kAnswerTokens = 256;
+const kResponseTokens = 256;  // of a comparison, if the context is long
 const kActive = new Set(["validating_files", "queued", "running", "paused"]);
 const kExampleGrader = {type: "string_check", name: "equal", operation: "eq",
   input: "{{sample.output_text}}", reference: "{{item.answer}}"};
 
+let context = Infinity;    // of the base model, in tokens
 let jobs = [];
 let selected = null;       // the id of a job
 let events = [];           // of the selected job, oldest first
@@ -28,8 +29,10 @@ const time = (seconds) => seconds ? new Date(seconds * 1000).toLocaleString() : 
 // -- comparisons ----------------------------------------------------------------------------------
 
 async function ask(model, prompt) {
+  // In a short context, the server's limit is the rest of the context.
+  const max_tokens = context < 4 * kResponseTokens ? undefined : kResponseTokens;
   const response = await postJson("/v1/chat/completions", {model,
-    messages: [{role: "user", content: prompt}], temperature: 0, max_tokens: kAnswerTokens});
+    messages: [{role: "user", content: prompt}], temperature: 0, max_tokens});
   return (await response.json()).choices[0].message.content ?? "";
 }
 
@@ -45,6 +48,24 @@ async function askAll(id, side, model) {
   byId("compare-state").textContent = "";
 }
 
+// Returns the value of a sum such as "38+86=" as text, or undefined for other prompts.
+function sumIn(prompt) {
+  const match = /^(\d{1,9})\+(\d{1,9})=$/.exec(prompt.trim());
+  return match ? String(Number(match[1]) + Number(match[2])) : undefined;
+}
+
+// Counts the right responses if all prompts are sums, as those of the quickstart are.
+function showRight(rows) {
+  const foot = byId("comparison").tFoot;
+  foot.hidden = !rows.every((row) => sumIn(row.prompt) !== undefined);
+  ["before", "after"].forEach((side, i) => {
+    const asked = rows.filter((row) => row[side] !== undefined);
+    const right = asked.filter((row) => row[side].trim() === sumIn(row.prompt));
+    foot.rows[0].cells[i + 1].textContent = asked.length < rows.length ? ""
+        : `${right.length} of ${rows.length}`;
+  });
+}
+
 function showComparison() {
   const rows = comparisons.get(selected) ?? [];
   const table = byId("comparison");
@@ -55,6 +76,7 @@ function showComparison() {
       make("td", {class: "text"}, row.prompt),
       make("td", {class: "text"}, row.before ?? "..."),
       make("td", {class: "text"}, row.after ?? missing))));
+  showRight(rows);
 }
 
 function promptsIn(text) {
@@ -110,12 +132,13 @@ async function fetchEvents(id) {
   }
 }
 
-// Returns the numbers that events have besides the step, the losses first.
+// Returns the numbers that events have besides the step. The first is the reward, or else the loss.
 function metricNames(metrics) {
   const names = new Set(metrics.flatMap((one) =>
       Object.entries(one.data).filter(([name, value]) => name !== "step" &&
           typeof value === "number").map(([name]) => name)));
-  const rank = (name) => name === "train_loss" ? 0 : name.includes("reward") ? 1 : 2;
+  const rank = (name) => name === "reward_mean" ? 0 : name === "train_loss" ? 1
+      : /reward|loss/.test(name) ? 2 : 3;
   return [...names].sort((a, b) => rank(a) - rank(b) || a.localeCompare(b));
 }
 
@@ -152,10 +175,19 @@ function showFacts(job) {
   byId("facts").replaceChildren(...facts.filter(([, value]) => value !== undefined &&
       value !== null && value !== "").flatMap(([name, value]) =>
       [make("dt", {}, name), make("dd", {}, String(value))]));
-  byId("pause").disabled = !["queued", "running"].includes(job.status);
-  byId("resume").disabled = job.status !== "paused";
-  byId("cancel").disabled = !kActive.has(job.status);
-  byId("compare").disabled = !job.fine_tuned_model;
+  enable("pause", ["queued", "running"].includes(job.status));
+  enable("resume", job.status === "paused");
+  enable("cancel", kActive.has(job.status));
+  enable("compare", Boolean(job.fine_tuned_model));
+}
+
+// A button that is disabled loses the focus, which then goes to the job's title.
+function enable(id, enabled) {
+  const focused = document.activeElement === byId(id);
+  byId(id).disabled = !enabled;
+  if (focused && !enabled) {
+    byId("detail-title").focus({preventScroll: true});
+  }
 }
 
 async function showSelected() {
@@ -285,6 +317,7 @@ async function create() {
   await showFiles();
   select(job.id);
   await refresh();
+  byId("detail-title").focus();
 }
 
 // Asks the base model first, so that the page has its responses whatever becomes of the job.
@@ -300,7 +333,7 @@ async function tryQuickstart() {
     comparisons.set(job.id, rows);
     select(job.id);
     await refresh();
-    byId("detail").scrollIntoView();
+    byId("detail-title").focus();
   } finally {
     byId("try").disabled = false;
   }
@@ -334,7 +367,9 @@ let polling = null;
 
 start(async () => {
   const models = await listModels();
-  setOptions(byId("base"), models.filter((one) => !one.parent).map((one) => one.id));
+  const bases = models.filter((one) => !one.parent);
+  context = bases[0]?.max_model_len ?? Infinity;
+  setOptions(byId("base"), bases.map((one) => one.id));
   try {
     await getJson(`${kJobs}?limit=1`);
   } catch (error) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all pages do: requests with the API key, errors, the theme, and polls.
+// What all pages do: the head with the links between them, requests with the API key, errors, the
+// theme, and polls.
 
 const kTimeoutMs = 30_000;
 const kKeyName = "tidemill-key";
@@ -16,6 +17,21 @@ export function make(name, attributes = {}, ...children) {
   element.append(...children);
   return element;
 }
+
+// -- the head of the page -------------------------------------------------------------------------
+
+const kPages = [["/chat", "Chat"], ["/jobs", "Jobs"], ["/server", "Server"]];
+const here = location.pathname === "/" ? "/chat" : location.pathname;
+
+document.body.prepend(
+    make("a", {class: "skip", href: "#main"}, "Skip to the content"),
+    make("header", {class: "top"},
+         make("strong", {class: "brand"}, "Tidemill"),
+         make("nav", {"aria-label": "Pages"}, ...kPages.map(([href, name]) =>
+           make("a", {href, ...(href === here ? {"aria-current": "page"} : {})}, name))),
+         make("button", {id: "key", type: "button"}, "API key"),
+         make("button", {id: "theme", type: "button"})),
+    make("p", {id: "error", class: "error", role: "alert", hidden: ""}));
 
 // -- errors ---------------------------------------------------------------------------------------
 
@@ -219,7 +235,7 @@ export function poll(work, periodMs) {
   return run;
 }
 
-// -- theme and key in the page's head -------------------------------------------------------------
+// -- theme and key --------------------------------------------------------------------------------
 
 const kThemes = ["system", "light", "dark"];
 

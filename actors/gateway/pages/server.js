@@ -66,6 +66,21 @@ function rate(samples, name, seconds) {
       : Math.max(0, now - then) / seconds;
 }
 
+// Returns how much a counter has grown since the last reading. It began at 0 if there is none, or if
+// the server has been started again since.
+function growth(samples, name) {
+  const now = total(samples, name);
+  const then = before ? total(before.samples, name) ?? 0 : 0;
+  return now < then ? now : now - then;
+}
+
+// Each reader of the metrics has its own last reading, so the server has counters of seconds only.
+function trainingShare(samples) {
+  const trained = growth(samples, "tidemill:train_seconds_total");
+  const busy = trained + growth(samples, "tidemill:generation_seconds_total");
+  return busy === 0 ? "idle" : shown(trained / busy, asPercent);
+}
+
 function showTiles(samples, seconds) {
   const hits = total(samples, "vllm:prefix_cache_hits_total");
   const queries = total(samples, "vllm:prefix_cache_queries_total");
@@ -77,9 +92,7 @@ function showTiles(samples, seconds) {
     ["Generated tokens per second", before
       ? shown(rate(samples, "vllm:generation_tokens_total", seconds), whole) : "..."],
     ["Generated tokens", shown(total(samples, "vllm:generation_tokens_total"), whole)],
-    ["Training's share of the time",
-      shown(total(samples, "tidemill:training_time_share"), asPercent)],
-    ["Trained tokens", shown(total(samples, "tidemill:train_tokens_total"), whole)],
+    ["Training's share of the time", trainingShare(samples)],
     ["Preemptions", shown(total(samples, "vllm:num_preemptions_total"), whole)],
     ["Refused or failed", whole(total(samples, "tidemill:errors_total") ?? 0)],
   ];
@@ -87,28 +100,39 @@ function showTiles(samples, seconds) {
       make("div", {}, make("dt", {}, name), make("dd", {}, value))));
 }
 
+// The goals, and the counters of what came later, of those times that have a goal.
 const kLatencies = [
-  ["First token", "vllm:time_to_first_token_seconds"],
-  ["Between tokens", "vllm:inter_token_latency_seconds"],
+  ["First token", "vllm:time_to_first_token_seconds",
+    "tidemill:time_to_first_token_goal_seconds", "tidemill:late_first_tokens_total"],
+  ["Between tokens", "vllm:inter_token_latency_seconds",
+    "tidemill:inter_token_latency_goal_seconds", "tidemill:late_next_tokens_total"],
   ["Whole response", "vllm:e2e_request_latency_seconds"],
 ];
 
 function showLatencies(samples) {
-  byId("latency").tBodies[0].replaceChildren(...kLatencies.map(([title, name]) =>
-      make("tr", {}, make("th", {scope: "row"}, title),
-          make("td", {}, shown(total(samples, `${name}_count`), whole)),
-          ...[0.5, 0.9, 0.99].map((share) =>
-              make("td", {}, shown(quantile(samples, name, share), asSeconds))))));
+  byId("latency").tBodies[0].replaceChildren(...kLatencies.map(([title, name, goal, late]) => {
+    const count = total(samples, `${name}_count`);
+    const within = goal && count ? 1 - total(samples, late) / count : undefined;
+    const values = [shown(count, whole),
+      ...[0.5, 0.9, 0.99].map((share) => shown(quantile(samples, name, share), asSeconds)),
+      goal ? shown(total(samples, goal), asSeconds) : "none",
+      goal ? shown(within, asPercent) : ""];
+    return make("tr", {}, make("th", {scope: "row"}, title),
+        ...values.map((value) => make("td", {}, value)));
+  }));
 }
 
-function showJobs(samples) {
-  const jobs = samples.filter((one) => one.name.startsWith("tidemill:job_"));
-  byId("no-training").hidden = jobs.length > 0;
-  byId("training").hidden = jobs.length === 0;
-  byId("training").tBodies[0].replaceChildren(...jobs.map((one) =>
-      make("tr", {}, make("td", {}, one.name.slice("tidemill:job_".length)),
-          make("td", {}, one.labels.job ?? one.labels.job_id ?? ""),
-          make("td", {}, String(one.value)))));
+function showTraining(samples) {
+  const facts = [
+    ["Open jobs", shown(total(samples, "tidemill:jobs_open"), whole)],
+    ["Trained tokens", shown(total(samples, "tidemill:train_tokens_total"), whole)],
+    ["Seconds given to training",
+      shown(total(samples, "tidemill:train_seconds_total"), asSeconds)],
+    ["Seconds given to generation",
+      shown(total(samples, "tidemill:generation_seconds_total"), asSeconds)],
+  ];
+  byId("training").replaceChildren(...facts.flatMap(([name, value]) =>
+      [make("dt", {}, name), make("dd", {}, value)]));
 }
 
 async function update() {
@@ -116,7 +140,7 @@ async function update() {
   const time = performance.now();
   showTiles(samples, before ? (time - before.time) / 1000 : 1);
   showLatencies(samples);
-  showJobs(samples);
+  showTraining(samples);
   byId("read").textContent = `Read at ${new Date().toLocaleTimeString()}`;
   before = {samples, time};
 }

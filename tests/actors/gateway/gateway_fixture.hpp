@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "actors/gateway/spawn.hpp"
+#include "engines/executor/executor_options.hpp"
 #include "tests/actors/gateway/served_model.hpp"
 #include "tests/support/actor_test.hpp"
 #include "tests/support/fake_actors.hpp"
@@ -74,6 +75,9 @@ protected:
     deps.access.keys = std::move(keys);
     deps.limits.max_choices = 8;
     deps.limits.max_pending_body_bytes = 1500;
+    deps.metrics = std::make_shared<actors::GatewayMetrics>(
+        deps.model->id,
+        engines::LatencyGoal{std::chrono::milliseconds(30), std::chrono::milliseconds(50), 0.75});
     deps.unix_time = [] { return 17; };
     deps.local_time = [] { return std::string("2026-01-02T03:04:05"); };
     deps.seed = 5;

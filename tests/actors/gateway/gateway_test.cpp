@@ -267,6 +267,10 @@ TEST_F(GatewayTest, CountsWhatItServes) {
            "vllm:generation_tokens_total" + labels + " 3",
            "vllm:time_to_first_token_seconds_count" + labels + " 1",
            "vllm:inter_token_latency_seconds_sum" + labels + " 0.06",
+           "tidemill:time_to_first_token_goal_seconds" + labels + " 0.03",
+           "tidemill:inter_token_latency_goal_seconds" + labels + " 0.05",
+           "tidemill:late_first_tokens_total" + labels + " 0",  // at the goal is not late
+           "tidemill:late_next_tokens_total" + labels + " 1",
            std::string(R"(vllm:request_success_total{engine="0",finished_reason="stop",)"
                        R"(model_name="base"} 1)"),
            std::string(R"(tidemill:errors_total{engine="0",model_name="base",status="400"} 1)"),

@@ -285,6 +285,43 @@ TEST(MemoryLoadTest, CapturedStateAndPublishedWeightsTakeTheEstimatedMemory) {
   }
 }
 
+// Compares with what a job takes that is opened over the base of a runtime, trains and is captured.
+TEST(MemoryLoadTest, AJobOverASharedBaseTakesNoMoreThanEstimated) {
+  const ModelFiles model = small_model(1);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    SCOPED_TRACE(std::string(dtype_name(dtype)));
+    RuntimeOptions options = small_options(model.config, Backend::kCpu, 64, Training::kNo, dtype);
+    options.trains_adapters = true;
+    options.adapter_bytes = 1 << 20;
+    const auto runtime = open_runtime(model, options).value();
+    MemoryLoad load;
+    load.shares_base = true;
+    load.train_tokens = 32;
+    load.publishes = false;
+    load.snapshots = 1;
+    RuntimeOptions training = options;
+    training.adapter = small_adapter(model.config, 2);
+    training.optimizer.emplace();
+    set_budgets(model.config, load, training);
+    const MemoryEstimate estimate = estimate_memory(model, training, load);
+    EXPECT_EQ(estimate.kv_bytes, 0);
+    // The job's copy of the files counts, and the base that is laid out does not.
+    load.shares_base = false;
+    EXPECT_GT(estimate_memory(model, training, load).weights_bytes,
+              estimate.weights_bytes + options.adapter_bytes);
+
+    const std::int64_t before = runtime->device_use().bytes;
+    JobOptions wanted;
+    wanted.adapter = *training.adapter;
+    wanted.activation_bytes = training.activation_bytes;
+    wanted.limits = training.limits;
+    const auto job = runtime->open_job(wanted).value();
+    const std::int64_t taken = runtime->device_use().bytes - before;
+    EXPECT_GT(taken, 0);
+    EXPECT_LE(taken, estimate.total() - estimate.preloaded_bytes);
+  }
+}
+
 TEST(MemoryLoadTest, StateIsCapturedOnlyForCommits) {
   const ModelFiles model = wide_model();
   RuntimeOptions options;
