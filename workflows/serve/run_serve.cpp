@@ -299,9 +299,9 @@ actors::DeviceActor start_device(const ServeOptions& options, const ServeEnviron
     return open_requested_adapter(request, config);
   };
   device.clock = &run.clock;
+  device.executor.goal = latency_goal(options.serve);  // also bounds how much of a prompt is read
   if (trains(options)) {
     device.open_job = [runtime](const engines::JobOptions& job) { return runtime->open_job(job); };
-    device.executor.goal = latency_goal(options.serve);  // how jobs share the time with requests
   }
   return actors::spawn_device(run.system, std::move(device));
 }
