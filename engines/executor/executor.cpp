@@ -107,8 +107,8 @@ void Executor::train_units(Duration quota, Iteration& iteration,
   std::vector<TrainingJob*> waiting;  // for pages
   while (TrainingJob* const job = jobs_.next(waiting)) {
     const UnitKind kind = job->next_unit();
-    const Duration predicted = unit_times_.predict(kind);
-    if (!may_exceed && iteration.train_time + predicted > quota) {
+    const UnitTime predicted = unit_times_.predict(kind);
+    if (!may_exceed && iteration.train_time + predicted.bound > quota) {
       return;
     }
     iteration.report.waits_for_pages = false;
@@ -121,7 +121,7 @@ void Executor::train_units(Duration quota, Iteration& iteration,
     }
     if (iteration.report.train_units > units_before) {
       const Duration spent = iteration.train_time - time_before;
-      unit_errors_.add(predicted, spent);
+      unit_errors_.add(predicted.expected, spent);
       unit_times_.add(kind, spent);
     }
     if (iteration.report.waits_for_pages) {

@@ -2,7 +2,9 @@
 #include "engines/executor/prediction_errors.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <vector>
 
 namespace tidemill::engines {
 
@@ -10,21 +12,29 @@ void PredictionErrors::add(Duration predicted, Duration measured) {
   if (measured <= Duration::zero()) {
     return;
   }
-  const auto difference = static_cast<double>((predicted - measured).count());
-  errors_[next_] = static_cast<float>(std::abs(difference) / static_cast<double>(measured.count()));
+  const double seconds = std::chrono::duration<double>(measured).count();
+  const double difference = std::chrono::duration<double>(predicted - measured).count();
+  errors_[next_] = {std::abs(difference) / seconds, seconds};
   next_ = (next_ + 1) % kKept;
   num_errors_ = std::min(num_errors_ + 1, kKept);
 }
 
 double PredictionErrors::quantile(double quantile) const {
-  if (num_errors_ == 0) {
-    return 0.0;
+  std::vector<Error> sorted(errors_.begin(),
+                            errors_.begin() + static_cast<std::ptrdiff_t>(num_errors_));
+  std::ranges::sort(sorted, {}, &Error::relative);
+  double total = 0.0;
+  for (const Error& error : sorted) {
+    total += error.seconds;
   }
-  std::array<float, kKept> sorted = errors_;
-  const auto end = sorted.begin() + static_cast<std::ptrdiff_t>(num_errors_);
-  const auto rank = static_cast<std::ptrdiff_t>(quantile * static_cast<double>(num_errors_ - 1));
-  std::nth_element(sorted.begin(), sorted.begin() + rank, end);
-  return sorted[static_cast<std::size_t>(rank)];
+  double passed = 0.0;
+  for (const Error& error : sorted) {
+    passed += error.seconds;
+    if (passed >= quantile * total) {
+      return error.relative;
+    }
+  }
+  return sorted.empty() ? 0.0 : sorted.back().relative;
 }
 
 }  // namespace tidemill::engines

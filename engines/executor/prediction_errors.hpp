@@ -9,7 +9,8 @@
 
 namespace tidemill::engines {
 
-/// Keeps the absolute errors of the last `kKept` predictions, relative to the measured times.
+/// Keeps the absolute errors of the last `kKept` predictions, relative to the measured times. An
+/// error counts in proportion to the measured time, because that of a short unit delays nothing.
 ///
 /// Threads: one call at a time.
 class PredictionErrors {
@@ -17,14 +18,19 @@ public:
   /// Adds one prediction. Ignores measured times of 0.
   void add(Duration predicted, Duration measured);
 
-  /// Returns the error that a share of `quantile` of the kept ones does not exceed; 0 if there are
-  /// none. `quantile` is in [0, 1].
+  /// Returns the smallest error such that a share of `quantile` of the measured time was predicted
+  /// with at most that error; 0 if there are no predictions. `quantile` is in [0, 1].
   [[nodiscard]] double quantile(double quantile) const;
 
   static constexpr std::size_t kKept = 512;
 
 private:
-  std::array<float, kKept> errors_{};
+  struct Error {
+    double relative = 0.0;
+    double seconds = 0.0;  // measured
+  };
+
+  std::array<Error, kKept> errors_{};
   std::size_t num_errors_ = 0;  // that are kept
   std::size_t next_ = 0;
 };

@@ -39,9 +39,9 @@ public:
 
   /// The bounds of `owed`: time beyond them does not count.
   static constexpr Duration kMaxOwed = std::chrono::seconds(6);
-  static constexpr Duration kMaxAhead = std::chrono::seconds(1);
+  static constexpr Duration kMaxAhead = std::chrono::seconds(4);
   /// When training is owed this much, decoding leaves it all the time that the goal allows.
-  static constexpr Duration kOwedForFullDecode = std::chrono::seconds(1);
+  static constexpr Duration kOwedForFullDecode = std::chrono::seconds(2);
   /// Training that is owed more than this also runs while prompts are computed, and gets all the
   /// time that the goal allows once it is owed `kMaxOwed`.
   static constexpr Duration kOwedForPrefill = std::chrono::seconds(3);

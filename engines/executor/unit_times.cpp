@@ -23,6 +23,10 @@ Duration to_duration(double seconds) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
 }
 
+UnitTime longer(const UnitTime& a, const UnitTime& b) {
+  return {std::max(a.expected, b.expected), std::max(a.bound, b.bound)};
+}
+
 bool is_similar(const UnitKind& a, const UnitKind& b) {
   return a.stage == b.stage && a.part == b.part;
 }
@@ -43,27 +47,28 @@ void UnitTimes::add(const UnitKind& kind, Duration spent) {
   }
 }
 
-Duration UnitTimes::predict(const UnitKind& kind) const {
+UnitTime UnitTimes::predict(const UnitKind& kind) const {
   const UnitKind wanted = rounded(kind);
-  const auto expected = [](const Times& times) {
-    return times.mean + kDeviations * times.deviation;
+  const auto time_of = [](const Times& times, double factor) {
+    return UnitTime{to_duration(factor * times.mean),
+                    to_duration(factor * (times.mean + kDeviations * times.deviation))};
   };
   const auto found = times_.find(wanted);
   if (found != times_.end()) {
-    return to_duration(expected(found->second));
+    return time_of(found->second, 1.0);
   }
-  double scaled = 0.0;
-  double longest = 0.0;
+  UnitTime scaled;
+  UnitTime longest;
   for (const auto& [other, times] : times_) {
-    longest = std::max(longest, expected(times));
+    longest = longer(longest, time_of(times, 1.0));
     if (is_similar(other, wanted)) {
       const double rows = other.rows > 0 && wanted.rows > 0
                               ? static_cast<double>(wanted.rows) / static_cast<double>(other.rows)
                               : 1.0;
-      scaled = std::max(scaled, rows * expected(times));
+      scaled = longer(scaled, time_of(times, rows));
     }
   }
-  return to_duration(scaled > 0.0 ? scaled : longest);
+  return scaled.bound > Duration::zero() ? scaled : longest;
 }
 
 }  // namespace tidemill::engines

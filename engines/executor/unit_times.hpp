@@ -10,6 +10,12 @@
 
 namespace tidemill::engines {
 
+/// The predicted time of a unit.
+struct UnitTime {
+  Duration expected{0};  // the mean of earlier ones
+  Duration bound{0};     // the mean plus two mean deviations, which few units exceed
+};
+
 /// Learns the times of units by kind. Kinds whose spans round up to the same power of two count as
 /// one.
 ///
@@ -19,11 +25,10 @@ public:
   /// Adds the time that a unit took. The weight of earlier times decays by an eighth.
   void add(const UnitKind& kind, Duration spent);
 
-  /// Returns the expected time of a unit plus a margin of two mean deviations. For a kind that was
-  /// not seen, returns the largest of the times of the kinds with the same stage and part, each
-  /// scaled by the ratio of the rows. If there is none, returns the longest expected time of all
-  /// kinds; 0 before the first `add`.
-  [[nodiscard]] Duration predict(const UnitKind& kind) const;
+  /// Returns the time of a unit. For a kind that was not seen, returns the largest times of the
+  /// kinds with the same stage and part, each scaled by the ratio of the rows. If there is none,
+  /// returns the longest times of all kinds; 0 before the first `add`.
+  [[nodiscard]] UnitTime predict(const UnitKind& kind) const;
 
 private:
   struct Times {

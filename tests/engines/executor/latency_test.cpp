@@ -76,18 +76,18 @@ TEST(UnitTimes, LearnsByKindAndScalesByRows) {
   UnitTimes times;
   const UnitKind forward{UnitStage::kForward, 1, 64, 0};
   const UnitKind backward{UnitStage::kBackward, 1, 64, 0};
-  EXPECT_EQ(times.predict(forward), Duration::zero());
+  EXPECT_EQ(times.predict(forward).bound, Duration::zero());
   for (int i = 0; i < 50; ++i) {
     times.add(forward, 2ms);
     times.add(backward, 4ms);
   }
-  EXPECT_EQ(times.predict(forward), 2ms);
-  EXPECT_EQ(times.predict(backward), 4ms);
-  EXPECT_EQ(times.predict({UnitStage::kForward, 1, 32, 0}), 1ms);
-  EXPECT_EQ(times.predict({UnitStage::kOptimizer, 0, 0, 0}), 4ms) << "unknown: the longest";
+  EXPECT_EQ(times.predict(forward).bound, 2ms);
+  EXPECT_EQ(times.predict(backward).bound, 4ms);
+  EXPECT_EQ(times.predict({UnitStage::kForward, 1, 32, 0}).bound, 1ms);
+  EXPECT_EQ(times.predict({UnitStage::kOptimizer, 0, 0, 0}).bound, 4ms) << "unknown: the longest";
   // Spans that round up to the same power of two are one kind.
   times.add({UnitStage::kForward, 2, 64, 900}, 3ms);
-  EXPECT_EQ(times.predict({UnitStage::kForward, 2, 64, 1000}), 3ms);
+  EXPECT_EQ(times.predict({UnitStage::kForward, 2, 64, 1000}).bound, 3ms);
 }
 
 TEST(UnitTimes, AddsAMarginForTimesThatVary) {
@@ -95,8 +95,9 @@ TEST(UnitTimes, AddsAMarginForTimesThatVary) {
   for (int i = 0; i < 200; ++i) {
     times.add({}, i % 2 == 0 ? 2ms : 4ms);
   }
-  EXPECT_GT(times.predict({}), 4ms);
-  EXPECT_LT(times.predict({}), 6ms);
+  EXPECT_NEAR(std::chrono::duration<double>(times.predict({}).expected).count(), 3e-3, 2e-4);
+  EXPECT_GT(times.predict({}).bound, 4ms);
+  EXPECT_LT(times.predict({}).bound, 6ms);
 }
 
 TEST(PredictionErrors, KeepsTheLastErrors) {
@@ -111,6 +112,16 @@ TEST(PredictionErrors, KeepsTheLastErrors) {
   }
   EXPECT_NEAR(errors.quantile(0.5), 0.0, 1e-6);
   EXPECT_NEAR(errors.quantile(1.0), 0.5, 1e-6);
+}
+
+TEST(PredictionErrors, CountInProportionToTheMeasuredTime) {
+  PredictionErrors errors;
+  for (int i = 0; i < 10; ++i) {
+    errors.add(100us, 10us);
+    errors.add(11ms, 10ms);
+  }
+  EXPECT_NEAR(errors.quantile(0.99), 0.1, 1e-6);
+  EXPECT_NEAR(errors.quantile(1.0), 9.0, 1e-6);
 }
 
 // A job that has units of a given time to run, on a manual clock.
