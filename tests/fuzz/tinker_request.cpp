@@ -94,7 +94,7 @@ void check_result(const tinker::CallResult<T>& result, const tinker::ModelLimits
 }  // namespace
 
 void tinker_request(std::string_view input) {
-  const tinker::ModelLimits model{100, 64, {99}};
+  const tinker::ModelLimits model{100, 64, 64, {99}};
   const char path = input.empty() ? 'f' : input.front();
   const std::string_view body = input.empty() ? input : input.substr(1);
   switch (path) {
