@@ -4,17 +4,22 @@
 namespace tidemill::workflows {
 
 void describe(Schema<SloOptions>& s) {
-  s.field("ttft_ms", &SloOptions::ttft_ms, "Time to the first token of a response.")
+  s.field("ttft_ms", &SloOptions::ttft_ms,
+          "Goal for the time to the first token of a response. While nothing decodes, each prefill "
+          "chunk is planned to take at most an eighth of it.")
       .range(1, 3'600'000)
       .unit("milliseconds");
-  s.field("tpot_ms", &SloOptions::tpot_ms, "Time between two tokens of a response.")
+  s.field(
+       "tpot_ms", &SloOptions::tpot_ms,
+       "Goal for the time between two tokens of a response. It bounds an iteration that decodes: "
+       "training gets what is left of 90% of it.")
       .range(1, 3'600'000)
       .unit("milliseconds");
 }
 
 void describe(Schema<TuningOptions>& s) {
   s.field("max_running", &TuningOptions::max_running,
-          "Maximum number of finetuning jobs that train at the same time; others wait.")
+          "Maximum number of fine-tuning jobs that train at the same time; others wait.")
       .range(1, 64);
   s.field("job_tokens", &TuningOptions::job_tokens,
           "Positions of the KV cache that each running job may hold. They are reserved in addition "
@@ -22,8 +27,8 @@ void describe(Schema<TuningOptions>& s) {
       .range(16, 1 << 24)
       .unit("tokens");
   s.field("share", &TuningOptions::share,
-          "Share of the time that jobs get if serve.slo leaves it to them. Requests come first; "
-          "jobs that fall behind this share get up to all the time that serve.slo leaves.")
+          "Share of the time that jobs get if serve.slo leaves it to them. Jobs that are owed 2 "
+          "seconds get all the time that serve.slo.tpot_ms leaves beside decoding.")
       .range(0.0, 0.99);
   s.field("publish_every_steps", &TuningOptions::publish_every_steps,
           "Steps after which a new version of a job's adapter is served while the job goes on; 0: "
@@ -54,11 +59,13 @@ void describe(Schema<ServerOptions>& s) {
       .also_called({"api_key"});
   s.field(
       "jobs_path", &ServerOptions::jobs_path,
-      "Directory of uploaded files and finetuning jobs, which is made unless it exists. Only one "
-      "server may use it. Without it, the server stores no files and trains nothing.");
-  s.field("tuning", &ServerOptions::tuning, "How finetuning jobs share the server.");
-  s.field("slo", &ServerOptions::slo,
-          "How long requests may take while jobs train. Jobs get the time that this leaves.");
+      "Directory of uploaded files and fine-tuning jobs, which is made unless it exists. Only one "
+      "server may use it. Without it, the server has no /v1/files and no fine-tuning jobs.");
+  s.field("tuning", &ServerOptions::tuning, "How fine-tuning jobs share the server.");
+  s.field(
+      "slo", &ServerOptions::slo,
+      "Latency goals, which bound the iterations of the server, with and without jobs. Requests "
+      "that would miss them are not refused.");
   s.field("max_running", &ServerOptions::max_running,
           "Maximum number of responses generated at the same time; others wait.")
       .range(1, 4096)
@@ -79,7 +86,7 @@ void describe(Schema<ServerOptions>& s) {
       .unit("seconds");
   s.field("checkpoints_path", &ServerOptions::checkpoints_path,
           "Folder for the checkpoints of clients that train adapters with Tinker's API, which the "
-          "server makes. Without it, the server has no such API.");
+          "server makes. Without it, the server has no Tinker API.");
 }
 
 void describe(Schema<ServeOptions>& s) {

@@ -13,13 +13,14 @@
 
 namespace tidemill::workflows {
 
-/// How long requests may take while the server also trains.
+/// Latency goals, which bound the iterations of the server. Requests that would miss them are not
+/// refused.
 struct SloOptions {
   std::int64_t ttft_ms = 2000;  // to the first token
   std::int64_t tpot_ms = 100;   // between two tokens of a response
 };
 
-/// How finetuning jobs share the server.
+/// How fine-tuning jobs share the server.
 struct TuningOptions {
   std::int32_t max_running = 4;          // jobs
   std::int64_t job_tokens = 4096;        // positions of the cache that each running job may hold
@@ -35,14 +36,14 @@ struct ServerOptions {
   std::optional<std::string> name;       // absent: the last part of model.path
   std::vector<std::string> host_names;   // in addition to `host` and localhost
   std::optional<std::string> keys_file;  // absent: requests need no key
-  std::optional<std::string> jobs_path;  // absent: the server stores no files and trains nothing
-  TuningOptions tuning;                  // needs `jobs_path`
+  std::optional<std::string> jobs_path;  // absent: no `/v1/files` and no fine-tuning jobs
+  TuningOptions tuning;  // needs `jobs_path`; `job_tokens` applies to Tinker's API too
   SloOptions slo;
   std::int64_t max_running = 64;
   std::optional<std::int64_t> kv_bytes;  // absent: for `max_running` responses, within limits
   std::int64_t adapter_bytes = std::int64_t{256} << 20U;
   std::int64_t drain_seconds = 30;
-  std::optional<std::string> checkpoints_path;  // absent: nothing can be trained
+  std::optional<std::string> checkpoints_path;  // absent: no Tinker API
 };
 
 /// All options of a server.

@@ -29,19 +29,21 @@ struct SharedDevice {
 /// What a run trains on a shared device.
 struct SharedJobOptions {
   const engines::ModelConfig& model;
-  /// Of these, those that `engines::JobOptions` has as well apply. `kv_bytes` is the cache that the
-  /// run would have if it had its own device: so much of it as is allowed is reserved.
+  /// Only the members that `engines::JobOptions` also has are used; `adapter` and `optimizer` must
+  /// be set. The job reserves `kv_bytes` of cache, at most `SharedDevice::max_cache_tokens`.
   engines::RuntimeOptions runtime;
   std::int64_t longest_tokens = 0;  // of its sequences
   actors::LossFactory make_loss;
 };
 
-/// A job on a shared device, for one incarnation of a run. The destructor closes the job.
+/// A job on a shared device, for one incarnation of a run. The destructor asks the device to close
+/// the job; it does not wait.
 class SharedJob {
 public:
   /// Opens a job and restores it to `origin`. Blocks until the device has replied.
   /// Errors: those of `actors::JobsActor`; `kInvalidArgument` if the sequences are too long for the
-  /// cache that may be reserved, or if the commit was made from another model; `kTimeout`.
+  /// cache that may be reserved, or if the commit was made from another model; `kTimeout` after 10
+  /// minutes without a reply.
   [[nodiscard]] static Result<std::unique_ptr<SharedJob>> open(caf::actor_system& system,
                                                                const SharedDevice& shared,
                                                                const SharedJobOptions& options,

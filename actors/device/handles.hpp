@@ -50,7 +50,7 @@ using StreamingActor = ServingActor::extend<
     caf::replies_to<atom::status>::with<DeviceUsage>>;
 
 /// TRAINING: trains one model, one `train` request at a time. All requests fail with `kUnavailable`
-/// while a `train` or `capture` request is pending, and if the device has no training job.
+/// while another request is pending, and if the device has no training job.
 using TrainingActor = caf::typed_actor<
     // Trains on one batch and replies with the new weights, or only scores the batch. A request
     // that fails publishes nothing, but the working weights keep the updates of the minibatches

@@ -49,9 +49,9 @@ struct JobView {
 
 /// Spawns an actor that generates with the adapter of the job. `load` has the device serve the
 /// snapshot's adapter as `rollout_name`; requests that start later use it, and those in flight keep
-/// theirs. Requests have the lowest priority, and the tenant `rollout_name`. Responses have the
-/// bits of a device whose policy is the adapter. When the actor ends, it unloads `rollout_name`. It
-/// serves no adapters by name. The actor ends if the device does.
+/// theirs. Requests have the lowest priority, and the tenant `rollout_name`. A response has the
+/// same bits as from a device that serves the adapter as its policy. When the actor ends, it
+/// unloads `rollout_name`. It serves no adapters by name. The actor ends if the device does.
 [[nodiscard]] ServingActor spawn_job_serving(caf::actor_system& system, JobView view);
 
 }  // namespace tidemill::actors

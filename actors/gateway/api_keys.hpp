@@ -16,7 +16,7 @@ namespace tidemill::actors {
 /// What a key permits.
 enum class KeyScope : std::uint8_t {
   kInfer,  // generate, and read what the server serves
-  kTune,   // finetune
+  kTune,   // fine-tune
   kAdmin,  // load and unload adapters
 };
 
@@ -72,7 +72,8 @@ public:
   [[nodiscard]] Status add(ApiKey key);
   /// Removes the key of this name. Errors: `kNotFound`.
   [[nodiscard]] Status remove(std::string_view name);
-  /// Returns the entry of `key`, or null. Takes the same time whether and whichever entry matches.
+  /// Returns the entry of `key`, or null. Compares with every entry in constant time, so the time
+  /// does not reveal a match.
   [[nodiscard]] const ApiKey* find(std::string_view key) const;
   [[nodiscard]] const std::vector<ApiKey>& all() const noexcept { return keys_; }
   /// Returns whether the keys belong to several tenants.

@@ -25,6 +25,8 @@ struct ServedModel {
   /// Absent if the model has no chat template. Chat requests are then refused.
   std::optional<engines::chat::ChatRenderer> chat;
   std::int64_t vocab_size = 0;
+  /// Longest prompt plus response, in tokens: limited by the context and by the KV cache;
+  /// `max_model_len` in the API.
   std::int64_t max_positions = 0;
   /// The defaults of sampling: those of generation_config.json, or a temperature of 1 and no
   /// filters.

@@ -52,7 +52,7 @@ struct GatewayDeps {
   std::shared_ptr<storage::FileStore> files;
   WorkPort* file_port =
       nullptr;  // reads and writes `files`; needed with them; outlives the gateway
-  /// Runs finetuning jobs, or null: the server then has no `/v1/fine_tuning/jobs`.
+  /// Runs fine-tuning jobs, or null: the server then has no `/v1/fine_tuning/jobs`.
   TuningActor tuning;
   std::shared_ptr<GatewayMetrics> metrics;  // not null
   const Clock* clock = nullptr;             // outlives the gateway

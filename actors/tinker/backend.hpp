@@ -56,8 +56,9 @@ template <class T>
 using Done = std::function<void(Result<T>)>;
 using DoneStatus = std::function<void(Status)>;
 
-/// Trains and generates. Requests of one job run in the order of the calls; those of several jobs
-/// share the device.
+/// Trains and generates. A job takes one request at a time: the caller waits for `done` before the
+/// next. A request made earlier fails with `kUnavailable`. Requests of different jobs share the
+/// device.
 ///
 /// Threads: one call at a time. Calls `done` on the thread of its caller.
 class TuningBackend {
@@ -70,7 +71,7 @@ public:
   /// Opens a job. Errors: `kInvalidArgument` (rank, modules, a state that does not fit),
   /// `kResourceExhausted`.
   virtual void open(NewJob job, DoneStatus done) = 0;
-  /// Closes a job, after the request that runs. Its other requests fail with `kUnavailable`.
+  /// Closes a job at once. Its pending request fails with `kUnavailable`.
   virtual void close(const std::string& job) = 0;
   /// Runs sequences. After an error, the job has no gradients. Errors: those of
   /// `TrainingJob::forward_backward`, and of the loss.

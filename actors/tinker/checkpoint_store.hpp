@@ -18,8 +18,8 @@ struct CheckpointInfo {
   std::string base_model;
   LoraSettings lora;
   bool has_optimizer = false;
-  std::int64_t created = 0;  // Unix time, seconds
-  std::optional<std::int64_t> expires_at;
+  std::int64_t created = 0;                // Unix time, seconds
+  std::optional<std::int64_t> expires_at;  // Unix time, seconds; absent: never
   std::int64_t size_bytes = 0;
   Metadata user_metadata;
 };
@@ -60,7 +60,7 @@ public:
   /// call leaves an old checkpoint or none.
   [[nodiscard]] virtual Result<std::int64_t> put(const CheckpointInfo& info, const JobState& state,
                                                  std::span<const AgeRecipient> recipients) = 0;
-  /// Replaces the description of a checkpoint.
+  /// Replaces the description of a checkpoint. Errors: `kNotFound`, `kCorruptData`.
   [[nodiscard]] virtual Status put_info(const CheckpointInfo& info) = 0;
   /// Reads a checkpoint. Errors: `kNotFound`, `kCorruptData`.
   [[nodiscard]] virtual Result<JobState> get(const CheckpointPath& path, bool with_optimizer) = 0;
@@ -68,6 +68,7 @@ public:
   [[nodiscard]] virtual Status remove(const CheckpointPath& path) = 0;
 
   /// Lists the files of a checkpoint's adapter, in the PEFT layout, and reads one.
+  /// Errors: `kNotFound` if there is no such checkpoint or file.
   [[nodiscard]] virtual Result<std::vector<CheckpointFile>> files(const CheckpointPath& path) = 0;
   [[nodiscard]] virtual Result<std::string> read_file(const CheckpointPath& path,
                                                       const std::string& name) = 0;

@@ -144,7 +144,7 @@ public:
   void cancel(SampleId id) override { self_->send(device_, atom::cancel_v, id); }
 
 private:
-  // Requests have no shorter deadline: the device works on them in turn, and long ones are many.
+  // A request may wait behind many long ones, so its deadline is a day.
   static constexpr auto kRequestTime = std::chrono::seconds(24 * 60 * 60);
   // Ids of jobs that no other client of the device uses.
   static constexpr std::uint64_t kFirstJob = std::uint64_t{1} << 32U;

@@ -6,9 +6,12 @@
 //                     /adapter_config.json           the adapter, in the PEFT layout
 //                     /adapter_model.safetensors
 //                     /optimizer.safetensors         if the state of the optimizer is stored
+//                     /adapter_*.age                 in place of the adapter's files, if encrypted
 //   ROOT/RUN/incomplete/                             what a killed server was writing
+//   ROOT/RUN/replaced/KIND/NAME/                     what a killed server was replacing
 //
-// RUN is the id of the run with "." in place of ":". KIND is the part of a path that names it.
+// RUN is the id of the run with "." in place of ":". KIND is the part of a checkpoint's path that
+// names its kind: weights, sampler_weights or external_weights.
 #pragma once
 
 #include <filesystem>

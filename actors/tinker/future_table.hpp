@@ -21,7 +21,7 @@
 
 namespace tidemill::actors::tinker {
 
-/// Who is to blame for a failure.
+/// The category of a failed request (Tinker's `RequestErrorCategory`).
 enum class FailureCategory : std::uint8_t { kUser, kServer };
 
 /// What a future is ready with.
@@ -60,8 +60,9 @@ public:
   /// Makes a future ready. Ignores ids that are gone or ready.
   void complete(const std::string& id, FutureResult result, TimePoint now);
 
-  /// Responds to `exchange` with the result of a future, or lets it wait. If the future is gone,
-  /// responds with 410.
+  /// Responds to `exchange` with the result of a future, or lets it wait. If the result is not
+  /// ready within `poll_time`, responds with 408 and `try_again`. If the future is gone, responds
+  /// with 410.
   void poll(const std::string& id, ExchangeId exchange, TimePoint now);
 
   /// Forgets an exchange whose client has closed its connection.

@@ -14,12 +14,12 @@ namespace tidemill::actors::tinker {
 /// Returns whether a path belongs to Tinker's API.
 [[nodiscard]] bool is_tinker_path(std::string_view path) noexcept;
 
-/// Returns the scopes of which a key needs one to request a path of Tinker's API. Empty: no key is
+/// Returns the scopes that permit a request for `path`; a key needs one of them. Empty: no key is
 /// needed.
 [[nodiscard]] std::span<const KeyScope> scopes_of(std::string_view path) noexcept;
 
-/// Returns what a request asks for. A refusal has status 404 for an unknown path, 405 for another
-/// method, 415 for another type of body, and otherwise that of its body.
+/// Returns what a request asks for. A refusal has status 404 for an unknown path, 405 for a method
+/// that the path does not have, 415 for another type of body, and otherwise that of its body.
 /// Threads: safe to call concurrently. Takes time in proportion to the body.
 [[nodiscard]] Call parse_call(const HttpRequest& request, const ModelLimits& model);
 

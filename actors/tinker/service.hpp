@@ -12,7 +12,8 @@
 //            ended      The job could not be opened, the client unloads it, or its session ends.
 //   adapter  publishing A sampler that needs it got its first request.
 //            published  Requests run.
-//            unloaded   More than `max_published` were published, and none of its requests runs.
+//            unloaded   More than `max_published` were published, or another one had no room, and
+//                       none of its requests runs.
 #pragma once
 
 #include <cstddef>
@@ -45,7 +46,8 @@ struct ServiceLimits {
   std::size_t max_waiting_bytes = std::size_t{512} << 20U;
   std::size_t max_waiting = 1024;  // requests of one model
   std::size_t max_samples = 4096;  // samples that are generated; further requests get 429
-  std::size_t max_published = 16;  // adapters to generate with
+  /// Idle adapters are unloaded once more than this are loaded. `serve.adapter_bytes` bounds all.
+  std::size_t max_published = 16;
   std::size_t max_snapshots = 16;  // of one session, for samplers without a checkpoint
   FutureLimits futures;
 };

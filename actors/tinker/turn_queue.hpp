@@ -32,7 +32,7 @@ public:
     }
   }
 
-  /// Takes the work whose turn it is, or nullopt if it has not arrived or other work is running.
+  /// Removes and returns the next work; nullopt if it has not arrived or other work is running.
   std::optional<Work> take(TimePoint now) {
     const auto first = waiting_.begin();
     if (running_ || first == waiting_.end() || first->first != next_) {
@@ -46,11 +46,11 @@ public:
     return work;
   }
 
-  /// Says that the work taken last has ended.
+  /// Reports that the work taken last has ended.
   void end() { running_ = false; }
 
-  /// Gives up the gap if work has waited for the number that is missing longer than `limit`.
-  /// Returns that work with its numbers; their turns are over. Otherwise returns nothing.
+  /// If the next number has been missing for longer than `limit`, skips it and all waiting work,
+  /// and returns that work with its numbers. Otherwise returns nothing.
   std::vector<std::pair<std::int64_t, Work>> give_up(TimePoint now, Duration limit) {
     std::vector<std::pair<std::int64_t, Work>> lost;
     const bool waits = !running_ && !waiting_.empty() && waiting_.begin()->first != next_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far a finetuning job has come when one of its runs begins.
+// How far a fine-tuning job has come when one of its runs begins.
 #pragma once
 
 #include <cstdint>

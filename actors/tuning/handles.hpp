@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The protocol of the actor that runs finetuning jobs.
+// The protocol of the actor that runs fine-tuning jobs.
 #pragma once
 
 #include <string>
@@ -13,17 +13,18 @@
 
 namespace tidemill::actors {
 
-/// TUNING: keeps the finetuning jobs of a server, and runs them. The gateway sends it what clients
+/// TUNING: keeps the fine-tuning jobs of a server, and runs them. The gateway sends it what clients
 /// ask for, after it has checked their keys and the form of their requests. All requests but
-/// `create` name a job, and fail with `kNotFound` if it does not exist. The actor may fail any
-/// request with `kUnavailable` while the server stops.
+/// `create` and `list` name a job, and fail with `kNotFound` if it does not exist. The actor may
+/// fail any request with `kUnavailable` while the server stops.
 ///
 /// The gateway waits `kTuningTime` for a reply, so a reply must not wait for a job to make
 /// progress. An error's message that begins with "FIELD: ", for a field of the request such as
 /// `training_file`, tells the client which one.
 using TuningActor = caf::typed_actor<
-    // Adds a job. Replies with it once it is durable, as a rule in state `kValidatingFiles`. What
-    // the files contain is checked afterwards, and a mistake there fails the job. Fails with
+    // Adds a job and queues it, in one step. Replies with it as it was added, in state
+    // `kValidatingFiles`, once it is durable. The rows of its files are checked when its run
+    // starts, so a mistake there fails a job that is running. Fails with
     // `kNotFound` if the model or a file does not exist; with `kInvalidArgument` naming the field
     // if the method, the grader or a key of `overrides` cannot be used with the model, or the
     // purpose of a file is another; with `kResourceExhausted` if there are too many jobs or the

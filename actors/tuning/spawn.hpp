@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Spawns the actor that keeps and runs finetuning jobs.
+// Spawns the actor that keeps and runs fine-tuning jobs.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens the stores of a server's uploaded files and finetuning jobs.
+// Opens the stores of a server's uploaded files and fine-tuning jobs.
 #pragma once
 
 #include <filesystem>

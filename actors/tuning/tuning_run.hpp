@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The runs that carry out finetuning jobs, as the actor that starts them sees them.
+// The runs that carry out fine-tuning jobs, as the actor that starts them sees them.
 #pragma once
 
 #include <cstdint>

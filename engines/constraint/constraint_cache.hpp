@@ -16,8 +16,8 @@
 
 namespace tidemill::engines {
 
-/// The constraints that were used last, by a key, for one tokenizer. Its index of tokens is made at
-/// the first use. At most `kMaxConstraints` are kept; requests in progress keep theirs.
+/// An LRU cache of compiled constraints for one tokenizer. The index of its tokens is made at the
+/// first use. At most `kMaxConstraints` are kept; requests in progress keep theirs.
 ///
 /// Threads: safe to call concurrently.
 class ConstraintCache {

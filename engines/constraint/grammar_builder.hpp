@@ -69,7 +69,8 @@ public:
   [[nodiscard]] std::int32_t add_state();
   void add_edge(std::int32_t from, std::int32_t to);
   void add_bytes(std::int32_t from, std::uint8_t first, std::uint8_t last, std::int32_t to);
-  /// Makes a text that reaches `state` not reach `vetoed` with the same byte.
+  /// A subset that contains `state` drops `vetoed`: a text accepted at `state` is rejected at
+  /// `vetoed`.
   void add_veto(std::int32_t state, std::int32_t vetoed);
 
   /// Adds a rule without a body.
@@ -77,8 +78,8 @@ public:
   void define_rule(RuleId rule, Fragment body);
 
   /// Compiles the automaton that starts with `start`.
-  /// Errors: `kResourceExhausted` if a limit is exceeded; `kInvalidArgument` if a rule begins with
-  /// itself, or if no text of at most `max_depth` frames matches.
+  /// Errors: `kResourceExhausted` if a limit is exceeded; `kInvalidArgument` if a rule is
+  /// left-recursive, or if no text of at most `max_depth` frames matches.
   [[nodiscard]] Result<Grammar> build(RuleId start, std::int32_t max_depth) const;
 
 private:

@@ -32,29 +32,30 @@ struct NumberRange {
   std::optional<NumberBound> max;
 };
 
-/// Makes fragments of JSON. Parts that many places use are rules, made at their first use.
+/// Makes fragments of JSON. Each function returns a fragment that matches what its comment says.
+/// Parts that many places use are rules, made at their first use.
 /// Threads: one call at a time. `builder` must outlive it.
 class JsonRules {
 public:
   explicit JsonRules(GrammarBuilder& builder) : builder_(builder) {}
 
-  /// Returns a separator, ':' or ',', with an optional space.
+  /// Matches a separator, ':' or ',', with an optional space.
   [[nodiscard]] Fragment separator(char separator);
-  /// Returns exactly this value. Strings have only the escapes that they need.
+  /// Matches exactly this value. Strings have only the escapes that they need.
   [[nodiscard]] Fragment literal(const Json& value);
-  /// Returns any value, any object, or any string.
+  /// Match any value, any object, and any string.
   [[nodiscard]] Fragment any_value();
   [[nodiscard]] Fragment any_object();
   [[nodiscard]] Fragment any_string();
-  /// Returns strings of `min` to `max` characters.
+  /// Matches strings of `min` to `max` characters.
   [[nodiscard]] Fragment string_of_length(std::int32_t min, std::int32_t max);
-  /// Returns one character of `set` inside a string. Of the control characters, only those with a
+  /// Matches one character of `set` inside a string. Of the control characters, only those with a
   /// short escape are generated.
   [[nodiscard]] Fragment character(const CodePoints& set);
-  /// Returns the strings that are none of `names`. Their escapes are those of `literal`, so that
+  /// Matches the strings that are none of `names`. Their escapes are those of `literal`, so that
   /// none spells a name in another way.
   [[nodiscard]] Fragment other_name(const std::vector<std::string>& names);
-  /// Return integers and numbers of a range.
+  /// Match the integers and the numbers of a range.
   [[nodiscard]] Fragment integer(const NumberRange& range);
   [[nodiscard]] Fragment number(const NumberRange& range);
 

@@ -47,11 +47,11 @@ private:
 };
 
 /// Computes and keeps masks.
-/// Threads: safe to call concurrently; calls exclude each other.
+/// Threads: safe to call concurrently; a mutex serializes calls.
 class MaskStore {
 public:
   /// Keeps at most about `max_bytes` of masks. If they need more, all are dropped and computed
-  /// again. Both arguments must outlive the store.
+  /// again. `grammar` and `index` must outlive the store.
   MaskStore(const Grammar& grammar, const TokenIndex& index, std::size_t max_bytes)
       : grammar_(grammar), index_(index), max_bytes_(max_bytes) {}
 

@@ -9,7 +9,8 @@
 
 namespace tidemill::engines {
 
-/// Returns the content of the strings that `pattern` matches somewhere, as JSON Schema's `pattern`.
+/// Returns a fragment that matches the content of the strings in which `pattern` matches somewhere,
+/// as JSON Schema's `pattern`.
 ///
 /// Patterns have characters, `.`, classes with ranges and `^`, the escapes \d \w \s \D \W \S, \t \n
 /// \r \f \v, \xHH, \uHHHH and escaped punctuation, groups, `|`, and the quantifiers * + ? {m} {m,}

@@ -28,7 +28,7 @@ public:
   SchemaCompiler(const Json& root, GrammarBuilder& builder, JsonRules& rules)
       : root_(root), builder_(builder), rules_(rules) {}
 
-  /// Returns the values of the document. `path` is where it was found.
+  /// Returns a fragment that matches the values of the document. `path` is where it was found.
   [[nodiscard]] Fragment compile(const std::string& path);
 
   /// Returns the first refusal.

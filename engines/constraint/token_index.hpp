@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bytes of all tokens of a vocabulary, as a tree of prefixes.
+// A byte trie of the vocabulary.
 #pragma once
 
 #include <cstddef>

@@ -56,7 +56,7 @@ void raise_file_limit() {
   }
 }
 
-// Reads the configuration of the run of a finetuning job.
+// Reads the configuration of the run of a fine-tuning job.
 Result<workflows::JobWorkflow> parse_run(const std::string& text, const std::string& source,
                                          const Session& session) {
   TIDEMILL_ASSIGN_OR_RETURN(const Schema<configs::RunConfig> schema, run_schema(session));

@@ -62,8 +62,10 @@ public:
   /// then; as `DurableFile` and `Database::execute`.
   [[nodiscard]] Result<StoredFile> put(const NewFile& file, std::span<const std::byte> bytes);
 
-  /// Stores a file under the id `id`, which must begin with "file-", unless there is one of this
-  /// id. Errors: as `put`.
+  /// Stores a file under the id `id`, which must begin with "file-". If the id exists, changes
+  /// nothing: the stored bytes are not replaced. The limits on all files do not apply. Not atomic:
+  /// call it before the server accepts requests.
+  /// Errors: as `put`.
   [[nodiscard]] Status put_example(const std::string& id, const NewFile& file,
                                    std::span<const std::byte> bytes);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The directory of a server's uploaded files and finetuning jobs, which `FileStore` and `JobStore`
+// The directory of a server's uploaded files and fine-tuning jobs, which `FileStore` and `JobStore`
 // share:
 //
 //   lock        held while the directory is open

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Uploaded files, finetuning jobs, their events and their checkpoints, as plain data. The names and
-// the meaning of the members are those of OpenAI's API. All structs can be sent in messages.
+// Uploaded files, fine-tuning jobs, their events and their checkpoints, as plain data. The names
+// and the meaning of the members are those of OpenAI's API. The job structs can be sent in
+// messages; `StoredFile` and `FilePage` cannot.
 //
-// Values that are absent: an empty text, a time of 0, and what a comment says. All times are Unix
+// An empty string or a time of 0 means absent, unless a comment says otherwise. All times are Unix
 // times in seconds. Members that are "JSON text" hold one JSON document in one line, or nothing.
 #pragma once
 
@@ -17,7 +18,7 @@ namespace tidemill::storage {
 
 // -- files ----------------------------------------------------------------------------------------
 
-/// The purpose of a file that a client uploads for finetuning.
+/// The purpose of a file that a client uploads for fine-tuning.
 inline constexpr std::string_view kFineTunePurpose = "fine-tune";
 /// The purpose of a file that the server makes: the metrics of a job.
 inline constexpr std::string_view kResultsPurpose = "fine-tune-results";
@@ -36,10 +37,10 @@ struct StoredFile {
 
 /// The states of a job. `may_follow` lists the transitions.
 enum class JobState : std::uint8_t {
-  kValidatingFiles,  // has been created; its files have not been checked
-  kQueued,           // waits to run
-  kRunning,
-  kPaused,  // by a request; a resumed job is queued
+  kValidatingFiles,  // is being created; a server queues it in the same step
+  kQueued,           // waits to run; the rows of its files have not been checked
+  kRunning,          // checks the rows first, so bad rows fail a running job
+  kPaused,           // by a request; a resumed job is queued
   kSucceeded,
   kFailed,
   kCancelled,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The journal of finetuning jobs.
+// The fine-tuning jobs of a server, in its database.
 #pragma once
 
 #include <cstdint>

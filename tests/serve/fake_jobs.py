@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server with the pages of this source tree and a small copy of OpenAI's finetuning API.
+"""A server with the pages of this source tree and a small copy of OpenAI's fine-tuning API.
 
 A running job advances by one step whenever the list of jobs is read, so that tests need no clock.
 """

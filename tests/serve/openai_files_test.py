@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests the files of `tidemill serve` with the openai Python package, unchanged, and the shapes of finetuning jobs
+"""Tests the files of `tidemill serve` with the openai Python package, unchanged, and the shapes of fine-tuning jobs
 with its types.
 
 Usage: openai_files_test.py PROGRAM SOURCE_DIR SHAPES

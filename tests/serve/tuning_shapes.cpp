@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes lists of finetuning jobs, events and checkpoints, one a line, for openai_files_test.py.
+// Writes lists of fine-tuning jobs, events and checkpoints, one a line, for openai_files_test.py.
 #include <iostream>
 
 #include "actors/gateway/openai/fine_tuning.hpp"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests finetuning jobs of `tidemill serve` as a process.
+"""Tests fine-tuning jobs of `tidemill serve` as a process.
 
 Usage: tuning_test.py PROGRAM SOURCE_DIR
 """

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private to workflows/serve. Carries out finetuning jobs as runs on the device of the server.
+// Private to workflows/serve. Carries out fine-tuning jobs as runs on the device of the server.
 #pragma once
 
 #include <functional>

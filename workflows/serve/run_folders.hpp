@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private to workflows/serve. The directories of the runs of finetuning jobs: JOBS_PATH/runs/ID.
+// Private to workflows/serve. The directories of the runs of fine-tuning jobs: JOBS_PATH/runs/ID.
 //
 // While a job may continue, its directory has the run's commits (the last two) and a lock. A job
 // that has ended keeps what describes it: the configuration, the records and, if it has succeeded,

@@ -34,10 +34,10 @@ using actors::ServedModel;
 
 constexpr std::size_t kMaxKeysBytes = std::size_t{1} << 20U;
 constexpr std::int64_t kMinCacheBytes = std::int64_t{1} << 20U;
-// A finetuning job that may take less than this could not train any model.
+// A fine-tuning job that may take less than this could not train any model.
 constexpr std::int64_t kMinJobBytes = std::int64_t{8} << 20U;
 constexpr auto kPollTime = std::chrono::milliseconds(50);
-// How long finetuning jobs may take to complete their steps when the server stops.
+// How long fine-tuning jobs may take to complete their steps when the server stops.
 constexpr auto kTunerTime = std::chrono::seconds(60);
 // How long the last responses may take to be sent.
 constexpr auto kFlushTime = std::chrono::seconds(5);
@@ -71,12 +71,12 @@ std::int64_t cache_bytes(const ServeOptions& options, const engines::ModelConfig
   return options.serve.kv_bytes.value_or(std::clamp(wanted, kMinCacheBytes, most));
 }
 
-// Whether the server runs finetuning jobs.
+// Whether the server runs fine-tuning jobs.
 bool runs_jobs(const ServeOptions& options) {
   return options.serve.jobs_path.has_value();
 }
 
-// Whether adapters can be trained, by finetuning jobs or with Tinker's API.
+// Whether adapters can be trained, by fine-tuning jobs or with Tinker's API.
 bool trains(const ServeOptions& options) {
   return runs_jobs(options) || options.serve.checkpoints_path.has_value();
 }
@@ -306,7 +306,7 @@ actors::DeviceActor start_device(const ServeOptions& options, const ServeEnviron
   return actors::spawn_device(run.system, std::move(device));
 }
 
-// What the actor that runs finetuning jobs works with.
+// What the actor that runs fine-tuning jobs works with.
 struct Tuning {
   const actors::TuningStores& stores;
   actors::WorkPort& port;
@@ -314,7 +314,7 @@ struct Tuning {
   std::int64_t job_bytes = 0;  // that each job may take
 };
 
-// Starts the actor that runs finetuning jobs.
+// Starts the actor that runs fine-tuning jobs.
 actors::TunerActor start_tuner(const ServeOptions& options, const ServeEnvironment& run,
                                const std::string& model, const actors::DeviceActor& device,
                                const Tuning& tuning) {

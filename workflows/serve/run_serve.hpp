@@ -18,7 +18,7 @@
 
 namespace tidemill::workflows {
 
-/// The run of a finetuning job.
+/// The run of a fine-tuning job.
 using JobWorkflow = std::variant<SftOptions, RlOptions>;
 /// Reads the configuration of a run. Messages of errors call it `source`.
 using ParseRun =
@@ -32,6 +32,9 @@ struct ReadyServer {
 };
 
 /// What a server needs in addition to its options. References are borrowed until it ends.
+///
+/// Threads: `warn` may be called from any thread; `inform`, `on_ready` and `stop_requested` from
+/// the thread of `run_serve`.
 struct ServeEnvironment {
   caf::actor_system& system;
   const Clock& clock;
@@ -50,8 +53,8 @@ struct ServeEnvironment {
 
 /// The memory of a server. Units: bytes.
 struct ServerPlan {
-  MemoryPlan server;           // at most, without finetuning jobs
-  std::int64_t max_jobs = 0;   // finetuning jobs that train at the same time; 0: it trains none
+  MemoryPlan server;           // at most, without fine-tuning jobs
+  std::int64_t max_jobs = 0;   // fine-tuning jobs that train at the same time; 0: none
   std::int64_t job_bytes = 0;  // that each of them may take: equal parts of what is left
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lets clients of a server train adapters. Private to this folder.
+// Serves Tinker's API in a server. Private to this folder.
 #pragma once
 
 #include <memory>
@@ -20,7 +20,8 @@ struct TinkerServer {
   actors::TinkerActor actor;
 };
 
-/// The parts of a server. Pointers are borrowed.
+/// What Tinker's API shares with the rest of the server. Pointers are borrowed until the actor has
+/// ended.
 struct TinkerPlace {
   actors::HttpServer* http = nullptr;
   actors::WorkPort* parse_port = nullptr;

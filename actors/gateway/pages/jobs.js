@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The page that creates finetuning jobs, shows their progress and compares their results.
+// The page that creates fine-tuning jobs, shows their progress and compares their results.
 import {drawCurve} from "/pages/curve.js";
 import {attempt, byId, getJson, listModels, make, numberIn, poll, postJson, request, setOptions,
   start} from "/pages/page.js";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests the requests and responses of files and finetuning jobs.
+// Tests the requests and responses of files and fine-tuning jobs.
 #include "actors/gateway/openai/fine_tuning.hpp"
 
 #include <nlohmann/json.hpp>

@@ -394,7 +394,7 @@ TEST_F(GenerationCallTest, HasOneRuleForEachField) {
 TEST_F(GenerationCallTest, FieldsAreDocumented) {
   std::ifstream file(TIDEMILL_SOURCE_DIR "/docs/serving.md");
   const std::string page((std::istreambuf_iterator<char>(file)), {});
-  const std::size_t begin = page.find("## Fields of requests");
+  const std::size_t begin = page.find("## Request parameters");
   ASSERT_NE(begin, std::string::npos);
   const std::string table = page.substr(begin, page.find("\n## ", begin + 1) - begin);
   for (const GenerationForm form : {GenerationForm::kCompletion, GenerationForm::kChat}) {
