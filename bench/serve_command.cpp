@@ -58,6 +58,9 @@ public:
     for (const char* name : {"--cv", "--seconds", "--length-sigma"}) {
       app.get_option(name)->needs("--rate");
     }
+    for (const char* name : {"--streams", "--requests"}) {
+      app.get_option(name)->excludes("--rate");
+    }
     number("--ttft", ttft_goal_s_, "Goal for the first token, in seconds", {0.0F, true, 1e4F});
     number("--tpot", tpot_goal_s_, "Goal for each further token, in seconds", {0.0F, true, 1e4F});
     app.add_option("--extra-body", load_.extra_body,

@@ -19,6 +19,8 @@ constexpr std::array kPriorities{engines::Priority::kLow, engines::Priority::kNo
                                  engines::Priority::kHigh};
 constexpr std::size_t kHashBytes = 32;
 constexpr std::size_t kMaxNameBytes = 128;
+constexpr std::string_view kNameRule =
+    "must be 1 to 128 letters, digits, dots, dashes, underscores or @";
 
 void init_sodium() {
   // May be called any number of times, by any thread. Fails only without a source of randomness.
@@ -184,12 +186,10 @@ std::string ApiKeys::to_text() const {
 
 Status ApiKeys::add(ApiKey key) {
   if (!is_name(key.name)) {
-    return invalid_argument(
-        "name: must be 1 to 128 letters, digits, dots, dashes, underscores or @");
+    return invalid_argument("name: " + std::string(kNameRule));
   }
   if (!key.tenant.empty() && !is_name(key.tenant)) {
-    return invalid_argument(
-        "tenant: must be 1 to 128 letters, digits, dots, dashes, underscores or @");
+    return invalid_argument("tenant: " + std::string(kNameRule));
   }
   if (priority_name(key.priority).empty()) {
     return invalid_argument("priority: must be low, normal or high");

@@ -2,7 +2,6 @@
 // Private to actors/gateway/. Items that wait, taken in turns of their tenants.
 #pragma once
 
-#include <cstddef>
 #include <deque>
 #include <map>
 #include <string>
@@ -19,7 +18,6 @@ class TenantTurns {
 public:
   void push(const std::string& tenant, Item item) {
     waiting_[tenant].push_back(std::move(item));
-    ++size_;
   }
   /// Removes and returns the oldest item of the tenant whose turn it is. Requires that the queue is
   /// not empty.
@@ -34,16 +32,13 @@ public:
     if (turn->second.empty()) {
       waiting_.erase(turn);
     }
-    --size_;
     return item;
   }
-  [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
-  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  [[nodiscard]] bool empty() const noexcept { return waiting_.empty(); }
 
 private:
   std::map<std::string, std::deque<Item>> waiting_;  // by tenant; none is empty
   std::string last_;                                 // the tenant that had the last turn
-  std::size_t size_ = 0;
 };
 
 }  // namespace tidemill::actors

@@ -11,9 +11,9 @@ namespace {
 // What a training token counts for if times are not measured.
 constexpr Duration kTokenTime = std::chrono::milliseconds(1);
 
-// Prompts that nothing else waits for are computed in chunks of this part of the goal for first
-// tokens, so that the first of many prompts need not wait for the last.
-constexpr int kPromptTurns = 8;
+// While nothing decodes, a prefill chunk is planned to take at most the goal for first tokens divided
+// by this, so that the first of many prompts need not wait for the last.
+constexpr int kChunksInGoal = 8;
 
 // Adds what a training step did to the report of an iteration.
 void add_training(const StepReport& training, StepReport& report) {
@@ -155,12 +155,12 @@ bool Executor::train(TrainingJob& job, const StepBudget& budget, Iteration& iter
 }
 
 // Limits prompts to what the latency goal leaves beside sequences that are being decoded. Without
-// such sequences, a chunk takes at most a part of the goal for first tokens.
+// such sequences, the goal for first tokens bounds them.
 StepBudget Executor::rollout_budget() const {
   StepBudget budget{options_.rollout_tokens, options_.prefill_tokens};
   if (shares_.has_value()) {
     const Duration limit =
-        num_decoding_ > 0 ? shares_->iteration_limit() : options_.goal->first_token / kPromptTurns;
+        num_decoding_ > 0 ? shares_->iteration_limit() : options_.goal->first_token / kChunksInGoal;
     budget.prefill_tokens = iteration_times_.prefill_within(
         {num_decoding_, 0, read_tokens_}, limit, std::min(budget.tokens, budget.prefill_tokens));
   }

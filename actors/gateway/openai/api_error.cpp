@@ -20,6 +20,14 @@ Json text_or_null(const std::string& text) {
   return text.empty() ? Json() : Json(text);
 }
 
+// Replaces the path that a message begins with, if it does.
+void replace_path(const char* text, std::string& message) {
+  const std::size_t end = message.find(": ");
+  if (end != std::string::npos && message.find('/') < end) {
+    message.replace(0, end, text);
+  }
+}
+
 }  // namespace
 
 Json to_json(const ApiError& error) {
@@ -56,13 +64,11 @@ ApiError to_storage_error(const Status& status) {
   ApiError error = to_api_error(status);
   if (status.code() == Errc::kCorruptData) {
     error.status = 500;
+    replace_path("a file of the server is damaged", error.message);
   } else if (status.code() == Errc::kResourceExhausted) {
     error.status = 507;
     error.code = "insufficient_storage";
-    const std::size_t end = error.message.find(": ");
-    if (end != std::string::npos && error.message.substr(0, end).find('/') != std::string::npos) {
-      error.message = "the server has no room to store this: " + error.message.substr(end + 2);
-    }
+    replace_path("the server has no room to store this", error.message);
   }
   return error;
 }

@@ -166,6 +166,20 @@ TEST_F(GatewayFilesTest, ReportsAFullDisk) {
   EXPECT_EQ(sent(upload("y")).response.status, 200U);
 }
 
+TEST(StorageErrors, NameNoPathOfTheServer) {
+  const auto full =
+      actors::openai::to_storage_error({Errc::kResourceExhausted, "/data/jobs.db: full"});
+  EXPECT_EQ(full.status, 507U);
+  EXPECT_EQ(full.message, "the server has no room to store this: full");
+  const auto damaged =
+      actors::openai::to_storage_error({Errc::kCorruptData, "/data/jobs.db: malformed"});
+  EXPECT_EQ(damaged.status, 500U);
+  EXPECT_EQ(damaged.message, "a file of the server is damaged: malformed");
+  const auto other =
+      actors::openai::to_storage_error({Errc::kCorruptData, "file-abc: has 3 of 4 bytes"});
+  EXPECT_EQ(other.message, "file-abc: has 3 of 4 bytes");
+}
+
 TEST_F(GatewayFilesTest, NeedsTheScope) {
   auto keys = std::make_shared<ApiKeys>();
   ASSERT_TRUE(keys->add({"user", {KeyScope::kInfer}, actors::hash_api_key("tm-user")}).ok());

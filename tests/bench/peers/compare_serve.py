@@ -18,11 +18,11 @@ import argparse
 import json
 import os
 import pathlib
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from statistics import median
 
 from figures import Work, steps
 from serving import JOB_TOKENS, LlamaServer, Load, Peft, Program, Row, Server, Tidemill
@@ -37,10 +37,6 @@ RATES = {"light": 0.1, "heavy": 0.5}
 SCHEMA = ('"response_format":{"type":"json_schema","json_schema":{"name":"list","schema":{"type":'
           '"array","minItems":1000,"items":{"type":"object","properties":{"name":{"type":"string"},'
           '"size":{"type":"integer"}},"required":["name","size"]}}}}')
-
-
-def median(values: list[float]) -> float:
-    return statistics.median(values)
 
 
 class Comparison:
