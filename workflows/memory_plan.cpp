@@ -2,20 +2,14 @@
 #include "workflows/memory_plan.hpp"
 
 #include <algorithm>
-#include <cstdio>
 
+#include "base/text/mebibytes.hpp"
 #include "engines/runtime/runtime_options.hpp"
 #include "workflows/process_limits.hpp"
 #include "workflows/process_memory.hpp"
 
 namespace tidemill::workflows {
 namespace {
-
-std::string mebibytes(std::int64_t bytes) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.1f", static_cast<double>(bytes) / (1U << 20U));
-  return text;
-}
 
 // The threads that a run starts besides those of the actor system and `device.threads`: its ports.
 constexpr int kPortThreads = 5;
@@ -113,10 +107,6 @@ std::string policy_text(const MemoryBudgets& budgets) {
     text += "windows of " + std::to_string(budgets.window_tokens) + " tokens";
   }
   return text;
-}
-
-std::string mebibytes_text(std::int64_t bytes) {
-  return mebibytes(bytes) + " MiB";
 }
 
 std::string to_text(const MemoryPlan& plan) {

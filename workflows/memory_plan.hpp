@@ -83,9 +83,6 @@ struct RunLoad {
 /// sequence is split.
 [[nodiscard]] std::string policy_text(const MemoryBudgets& budgets);
 
-/// Returns `bytes` as text, such as "26.4 MiB".
-[[nodiscard]] std::string mebibytes_text(std::int64_t bytes);
-
 /// Returns the plan in one line: "26.4 MiB: program 10.0, weights 12.1, ...; NOTE".
 [[nodiscard]] std::string to_text(const MemoryPlan& plan);
 

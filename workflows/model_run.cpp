@@ -9,6 +9,7 @@
 
 #include "base/json/json.hpp"
 #include "base/tensor/float_tensor.hpp"
+#include "base/text/mebibytes.hpp"
 #include "engines/runtime/new_adapter.hpp"
 #include "workflows/process_limits.hpp"
 

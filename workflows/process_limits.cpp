@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <latch>
@@ -14,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/text/mebibytes.hpp"
 #include "base/thread_limit.hpp"
 #include "workflows/process_memory.hpp"
 
@@ -52,12 +52,6 @@ std::int64_t machine_memory() {
 std::int64_t stack_bytes() {
   constexpr std::int64_t kWithoutLimit = std::int64_t{2} << 20U;
   return finite_limit(RLIMIT_STACK).value_or(kWithoutLimit);
-}
-
-std::string limit_text(std::int64_t bytes) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.1f MiB", static_cast<double>(bytes) / (1U << 20U));
-  return text;
 }
 
 }  // namespace
@@ -107,10 +101,10 @@ std::string limits_text(LimitKinds kinds) {
     text += (text.empty() ? " (" : ", ") + limit;
   };
   if (const auto bytes = finite_limit(RLIMIT_AS); bytes.has_value()) {
-    add("ulimit -v " + limit_text(*bytes));
+    add("ulimit -v " + mebibytes_text(*bytes));
   }
   if (const auto bytes = finite_limit(RLIMIT_DATA); bytes.has_value()) {
-    add("ulimit -d " + limit_text(*bytes));
+    add("ulimit -d " + mebibytes_text(*bytes));
   }
   const std::string threads = thread_limit_text();
   if (kinds == LimitKinds::kMemoryAndThreads && !threads.empty()) {

@@ -31,6 +31,7 @@
 #include "actors/errors.hpp"
 #include "actors/tuning/spawn.hpp"
 #include "actors/work/alarm.hpp"
+#include "base/text/mebibytes.hpp"
 
 namespace tidemill::actors {
 namespace {
@@ -365,11 +366,9 @@ void on_report(Self self, const std::string& id, const RunBegan& began) {
   JobChange change;
   change.now = self->state.deps.unix_time();
   change.resolved = began.resolved;
-  constexpr std::int64_t kMebi = 1 << 20;
   change.event = event_of(self, "The files are valid. The job takes " +
                                     std::to_string(began.steps) + " steps and at most " +
-                                    std::to_string((began.memory_bytes + kMebi - 1) / kMebi) +
-                                    " MiB of memory.");
+                                    mebibytes_text(began.memory_bytes) + " of memory.");
   add_report(self, id, std::move(change));
 }
 

@@ -11,8 +11,8 @@ namespace {
 // What a training token counts for if times are not measured.
 constexpr Duration kTokenTime = std::chrono::milliseconds(1);
 
-// While nothing decodes, a prefill chunk is planned to take at most the goal for first tokens divided
-// by this, so that the first of many prompts need not wait for the last.
+// While nothing decodes, a prefill chunk is planned to take at most the goal for first tokens,
+// divided by this, so that the first of many prompts need not wait for the last.
 constexpr int kChunksInGoal = 8;
 
 // Adds what a training step did to the report of an iteration.

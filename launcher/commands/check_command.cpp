@@ -36,9 +36,7 @@ public:
       session.out << line.dump() << '\n';
       return {};
     }
-    for (const std::string& warning : resolved.warnings) {
-      session.err << "warning: " << warning << '\n';
-    }
+    print_warnings(resolved, session);
     if (print_) {
       session.out << configs::resolved_text(file_.schema(), resolved.value);
     } else {

@@ -60,9 +60,7 @@ public:
                               file_.path());
     }
     if (!dry_run_ || session.form != OutputForm::kJson) {
-      for (const std::string& warning : resolved.warnings) {
-        session.err << "warning: " << warning << '\n';
-      }
+      print_warnings(resolved, session);
     }
     if (dry_run_) {
       TIDEMILL_ASSIGN_OR_RETURN(const workflows::RunPlans plans, plan_memory(resolved.value));

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/json/json.hpp"
+#include "base/text/mebibytes.hpp"
 #include "launcher/additions.hpp"
 #include "launcher/commands/commands.hpp"
 #include "launcher/commands/dry_run.hpp"
@@ -92,9 +93,7 @@ public:
   [[nodiscard]] Status run(Session& session) override {
     TIDEMILL_ASSIGN_OR_RETURN(const Resolved<configs::RunConfig> resolved, file_.load(session));
     if (!dry_run_ || session.form != OutputForm::kJson) {
-      for (const std::string& warning : resolved.warnings) {
-        session.err << "warning: " << warning << '\n';
-      }
+      print_warnings(resolved, session);
     }
     const auto* options = resolved.value.workflow.get<workflows::ServeOptions>();
     if (options == nullptr) {
@@ -149,7 +148,7 @@ private:
     if (plan.max_jobs > 0) {
       lines.push_back(
           {"memory, each of " + std::to_string(plan.max_jobs) + " finetuning jobs at most",
-           workflows::mebibytes_text(plan.job_bytes), "job_memory_bytes", plan.job_bytes});
+           mebibytes_text(plan.job_bytes), "job_memory_bytes", plan.job_bytes});
     }
     print_dry_run(file_.schema(), resolved, lines, session);
     return {};

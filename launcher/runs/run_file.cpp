@@ -49,6 +49,12 @@ std::vector<configs::Override> numbered_overrides(const std::vector<std::string>
   return overrides;
 }
 
+void print_warnings(const Resolved<configs::RunConfig>& resolved, Session& session) {
+  for (const std::string& warning : resolved.warnings) {
+    session.err << "warning: " << warning << '\n';
+  }
+}
+
 void RunFile::declare(CLI::App& app, const std::string& what, const std::string& example) {
   app.add_option("FILE", path_, "The YAML file of " + what + "; - is stdin")
       ->required()

@@ -16,6 +16,9 @@ namespace tidemill::launcher {
 [[nodiscard]] std::vector<configs::Override> numbered_overrides(
     const std::vector<std::string>& texts, const Session& session);
 
+/// Writes the warnings of a run that was read to stderr.
+void print_warnings(const Resolved<configs::RunConfig>& resolved, Session& session);
+
 /// The file of a run and the keys with which the command line overrides it.
 class RunFile {
 public:

@@ -12,6 +12,7 @@
 #include "actors/commit/checkpoint_commits.hpp"
 #include "base/files/file.hpp"
 #include "base/json/json.hpp"
+#include "base/text/mebibytes.hpp"
 #include "launcher/additions.hpp"
 #include "launcher/runs/before_after.hpp"
 #include "launcher/runs/log_sinks.hpp"
@@ -203,7 +204,7 @@ Result<actors::RunSummary> run_workflow(const configs::RunConfig& config,
 // Logs the peak memory of the process, compared with the expected one.
 void log_peak(std::int64_t peak, std::int64_t expected, Session& session) {
   if (peak > 0 && expected > 0) {
-    session.log.info("memory: peak " + workflows::mebibytes_text(peak) + ", " +
+    session.log.info("memory: peak " + mebibytes_text(peak) + ", " +
                      std::to_string((100 * peak + expected / 2) / expected) +
                      "% of the expected peak");
   }

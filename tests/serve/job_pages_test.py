@@ -9,10 +9,9 @@ import pathlib
 import re
 import sys
 import tempfile
-import threading
 
 from page_case import PageCase, main
-from server import Server
+from server import Clients, Server
 
 PROGRAM, SOURCE = sys.argv[1], pathlib.Path(sys.argv[2])
 FILE = SOURCE / "configs/serve-quickstart.yaml"
@@ -64,31 +63,19 @@ class Metrics:
         return sum(values)
 
 
-class Load:
-    """Requests, one after another, and another reader of the metrics, as long as the block runs."""
+class Load(Clients):
+    """Requests for responses and, in turn with them, for the metrics."""
 
     def __init__(self, server: Server):
+        super().__init__()
         self.server = server
-        self.done = threading.Event()
-        self.threads = [threading.Thread(target=self.run) for _ in range(2)]
 
-    def run(self) -> None:
-        while not self.done.is_set():
-            self.server.post("/v1/completions", prompt="38+86=", max_tokens=12, ignore_eos=True)
-            connection = self.server.connect()
-            connection.request("GET", "/metrics")
-            connection.getresponse().read()
-            connection.close()
-
-    def __enter__(self) -> "Load":
-        for thread in self.threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.done.set()
-        for thread in self.threads:
-            thread.join()
+    def send(self) -> None:
+        self.server.post("/v1/completions", prompt="38+86=", max_tokens=12, ignore_eos=True)
+        connection = self.server.connect()
+        connection.request("GET", "/metrics")
+        connection.getresponse().read()
+        connection.close()
 
 
 class JobPagesTest(PageCase):

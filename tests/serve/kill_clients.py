@@ -303,18 +303,19 @@ class Tuner(Client):
     def has_ended(self) -> bool:
         return self.stage.ends and not self.open
 
-    def list(self, server: Server) -> list[dict]:
+    def list(self, server: Server, what: str, path: str) -> list[dict]:
+        """Returns the entries of all pages of a list."""
         found: list[dict] = []
         more = True
         while more:
             after = f"&after={found[-1]['id']}" if found else ""
-            page = self.call(server, "list", "GET", f"/v1/fine_tuning/jobs?limit=100{after}")
+            page = self.call(server, what, "GET", f"{path}?limit=100{after}")
             found += page["data"]
             more = page["has_more"]
         return found
 
     def check_again(self, server: Server) -> None:
-        found = {job["id"]: job for job in self.list(server)}
+        found = {job["id"]: job for job in self.list(server, "list", "/v1/fine_tuning/jobs")}
         lost = (self.open.keys() | self.states.keys()) - found.keys()
         require(not lost, f"jobs that were confirmed are lost: {lost}")
         for job, state in self.states.items():
@@ -365,13 +366,7 @@ class Tuner(Client):
 
     def check_end(self, server: Server, record: dict) -> None:
         job, name = record["id"], self.open[record["id"]]
-        events: list[dict] = []
-        more = True
-        while more:
-            after = f"&after={events[-1]['id']}" if events else ""
-            page = self.call(server, "events", "GET", f"/v1/fine_tuning/jobs/{job}/events?limit=100{after}")
-            events += page["data"]
-            more = page["has_more"]
+        events = self.list(server, "events", f"/v1/fine_tuning/jobs/{job}/events")
         checkpoints = self.call(server, "events", "GET", f"/v1/fine_tuning/jobs/{job}/checkpoints")["data"]
         steps = len(self.expected[name].losses)
         if record["status"] == "cancelled":

@@ -108,3 +108,29 @@ class Server:
         """Sends a signal and returns the exit code."""
         self.process.send_signal(kind)
         return self.process.wait(timeout=SECONDS)
+
+
+class Clients:
+    """Two clients that send one request after another, as long as the `with` block runs."""
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.threads = [threading.Thread(target=self._run) for _ in range(2)]
+
+    def send(self) -> None:
+        """Sends requests and receives their responses. Called again and again by each client."""
+        raise NotImplementedError
+
+    def _run(self) -> None:
+        while not self.done.is_set():
+            self.send()
+
+    def __enter__(self) -> "Clients":
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.done.set()
+        for thread in self.threads:
+            thread.join()

@@ -10,11 +10,10 @@ import pathlib
 import signal
 import sys
 import tempfile
-import threading
 import time
 import unittest
 
-from server import Server
+from server import Clients, Server
 
 PROGRAM, SOURCE = sys.argv[1], pathlib.Path(sys.argv[2])
 MODEL = SOURCE / "examples/models/arithmetic"
@@ -115,30 +114,18 @@ class Jobs:
                 for line in lines if line.get("kind") == "train"]
 
 
-class Load:
-    """Requests from two clients, one after another, as long as the block runs."""
+class Load(Clients):
+    """Equal requests, and the texts of their responses."""
 
     def __init__(self, server: Server):
+        super().__init__()
         self.server = server
-        self.done = threading.Event()
         self.texts: list[str] = []
-        self.threads = [threading.Thread(target=self.run) for _ in range(2)]
 
-    def run(self) -> None:
-        while not self.done.is_set():
-            response = self.server.post("/v1/completions", prompt="38+86=", max_tokens=12, seed=5,
-                                        ignore_eos=True)
-            self.texts.append(response["choices"][0]["text"])
-
-    def __enter__(self) -> "Load":
-        for thread in self.threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.done.set()
-        for thread in self.threads:
-            thread.join()
+    def send(self) -> None:
+        response = self.server.post("/v1/completions", prompt="38+86=", max_tokens=12, seed=5,
+                                    ignore_eos=True)
+        self.texts.append(response["choices"][0]["text"])
 
 
 class TuningTest(unittest.TestCase):

@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/workflows/planned_model.hpp"
 #include "workflows/process_limits.hpp"
 #include "workflows/process_memory.hpp"
 
@@ -35,20 +36,9 @@ DeviceOptions with_memory(std::int64_t bytes) {
 }
 
 TEST(MemoryPlan, WeightsInMemoryAreNotCountedAsProgramToo) {
-  engines::ModelFiles model;
-  engines::ModelConfig& config = model.config;
-  config.vocab_size = 1024;
-  config.hidden_size = 256;
-  config.intermediate_size = 704;
-  config.num_layers = 2;
-  config.num_heads = 4;
-  config.num_kv_heads = 2;
-  config.head_dim = 64;
-  config.max_positions = 128;
-  config.sliding_windows = {0, 0};
-  model.tensors = engines::random_model_tensors(config, 1);
+  const engines::ModelFiles model = planned_model();
   const MemoryPlan plan = make_memory_plan(model, {}, {});
-  const std::int64_t weights = 4 * engines::num_parameters(config);
+  const std::int64_t weights = 4 * engines::num_parameters(model.config);
   EXPECT_EQ(plan.engine.preloaded_bytes, weights);
   ASSERT_TRUE(program_bytes().has_value());
   // The rest of the program hardly changes between the two readings.

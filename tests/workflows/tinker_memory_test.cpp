@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include "engines/formats/model_files.hpp"
 #include "engines/runtime/new_adapter.hpp"
+#include "tests/workflows/planned_model.hpp"
 
 namespace tidemill::workflows {
 namespace {
@@ -15,22 +15,11 @@ using engines::Recompute;
 constexpr std::int64_t kLongestTokens = 100;
 
 engines::JobOptions job_with(std::int64_t job_bytes) {
-  engines::ModelFiles model;
-  engines::ModelConfig& config = model.config;
-  config.vocab_size = 1024;
-  config.hidden_size = 256;
-  config.intermediate_size = 704;
-  config.num_layers = 2;
-  config.num_heads = 4;
-  config.num_kv_heads = 2;
-  config.head_dim = 64;
-  config.max_positions = 128;
-  config.sliding_windows = {0, 0};
-  model.tensors = engines::random_model_tensors(config, 1);
+  const engines::ModelFiles model = planned_model();
   engines::JobOptions job;
   job.adapter =
       engines::make_adapter(engines::AdapterConfig(), model, DType::kF32, 1, "test").value();
-  set_job_memory(config, DType::kF32, {kLongestTokens, job_bytes}, job);
+  set_job_memory(model.config, DType::kF32, {kLongestTokens, job_bytes}, job);
   return job;
 }
 

@@ -9,6 +9,7 @@
 
 #include "actors/algorithm/algorithm.hpp"
 #include "actors/data/dataset_prompts.hpp"
+#include "base/text/mebibytes.hpp"
 #include "workflows/process_limits.hpp"
 #include "workflows/rewards.hpp"
 #include "workflows/rl/composition.hpp"

@@ -18,6 +18,7 @@
 #include "actors/tuning/spawn.hpp"
 #include "actors/tuning/stores.hpp"
 #include "base/files/file.hpp"
+#include "base/text/mebibytes.hpp"
 #include "engines/runtime/memory_estimate.hpp"
 #include "workflows/memory_plan.hpp"
 #include "workflows/model_run.hpp"

@@ -42,6 +42,19 @@ protected:
     store_ = std::move(store).value();
   }
   fs::path root() { return folder_.path() / "checkpoints"; }
+  // Runs `action` on a server that has one checkpoint, "a", and ends with its file system call
+  // `at`. Opens the store again, as the next server does. Returns whether the action was confirmed.
+  template <class Action>
+  bool confirmed_before(int at, const Action& action) {
+    fs::remove_all(root());
+    open();
+    EXPECT_TRUE(store_->put(info("a"), state(1), {}).ok());
+    FaultyFileSystem dying({at, EIO, true});
+    const auto other = tinker::open_disk_store(dying, root(), model_.config);
+    const bool confirmed = other.ok() && action(*other.value());
+    open();
+    return confirmed;
+  }
 
   static tinker::CheckpointInfo info(const std::string& name) {
     tinker::CheckpointInfo info;
@@ -170,13 +183,8 @@ TEST_F(DiskStoreTest, AServerThatEndsWhileItReplacesLosesNoCheckpoint) {
   int at = 0;
   for (bool confirmed = false; !confirmed && at < kMaxCalls;) {
     ++at;
-    fs::remove_all(root());
-    open();
-    ASSERT_TRUE(store_->put(info("a"), state(1), {}).ok());
-    FaultyFileSystem dying({at, EIO, true});
-    const auto other = tinker::open_disk_store(dying, root(), model_.config);
-    confirmed = other.ok() && other.value()->put(info("a"), state(2), {}).ok();
-    open();
+    confirmed =
+        confirmed_before(at, [&](auto& store) { return store.put(info("a"), state(2), {}).ok(); });
     const auto listed = store_->checkpoints();
     ASSERT_TRUE(listed.ok()) << at << ": " << listed.status().to_string();
     ASSERT_EQ(listed.value().size(), 1U) << at;
@@ -199,13 +207,8 @@ TEST_F(DiskStoreTest, AServerThatEndsWhileItRemovesLeavesAllOrNothing) {
   int at = 0;
   for (bool confirmed = false; !confirmed && at < kMaxCalls;) {
     ++at;
-    fs::remove_all(root());
-    open();
-    ASSERT_TRUE(store_->put(info("a"), state(1), {}).ok());
-    FaultyFileSystem dying({at, EIO, true});
-    const auto other = tinker::open_disk_store(dying, root(), model_.config);
-    confirmed = other.ok() && other.value()->remove(info("a").path).ok();
-    open();
+    confirmed =
+        confirmed_before(at, [&](auto& store) { return store.remove(info("a").path).ok(); });
     const auto listed = store_->checkpoints();
     ASSERT_TRUE(listed.ok()) << at << ": " << listed.status().to_string();
     if (!listed.value().empty()) {
