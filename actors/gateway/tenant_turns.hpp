@@ -16,9 +16,7 @@ namespace tidemill::actors {
 template <class Item>
 class TenantTurns {
 public:
-  void push(const std::string& tenant, Item item) {
-    waiting_[tenant].push_back(std::move(item));
-  }
+  void push(const std::string& tenant, Item item) { waiting_[tenant].push_back(std::move(item)); }
   /// Removes and returns the oldest item of the tenant whose turn it is. Requires that the queue is
   /// not empty.
   [[nodiscard]] Item pop() {
