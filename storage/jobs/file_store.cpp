@@ -110,16 +110,8 @@ Result<std::string> FileStore::reserve(std::uint64_t bytes) {
   return Status(Errc::kInternal, "file: the random bits give only ids that are taken");
 }
 
-void FileStore::release(std::uint64_t bytes) {
-  const std::lock_guard lock(directory_->parts().mutex);
-  --reserved_files_;
-  reserved_bytes_ -= bytes;
-}
-
 Status FileStore::insert(const StoredFile& file) {
-  auto& parts = directory_->parts();
-  const std::lock_guard lock(parts.mutex);
-  return parts.database->execute(
+  return directory_->parts().database->execute(
       "INSERT INTO files(id, filename, purpose, bytes, created_at) VALUES(?1, ?2, ?3, ?4, ?5)",
       file.id, file.filename, file.purpose, static_cast<std::int64_t>(file.bytes), file.created_at);
 }
@@ -133,15 +125,20 @@ Result<StoredFile> FileStore::put(const NewFile& file, std::span<const std::byte
   // After an I/O error of the database, the row may exist. The next `open` finds out, and removes
   // the bytes if it does not.
   bool may_have_row = false;
-  if (status.ok()) {
-    status = insert(stored);
-    may_have_row = status.code() == Errc::kUnavailable || status.code() == Errc::kCorruptData;
+  {
+    // One lock for both, or another thread counts the row and the reservation.
+    const std::lock_guard lock(parts.mutex);
+    if (status.ok()) {
+      status = insert(stored);
+      may_have_row = status.code() == Errc::kUnavailable || status.code() == Errc::kCorruptData;
+    }
+    --reserved_files_;
+    reserved_bytes_ -= bytes.size();
   }
   if (!status.ok() && !may_have_row) {
     // The bytes may have their name. If they cannot be removed, the next `open` does it.
     (void)parts.files.remove(AT_FDCWD, parts.path_of(id).string(), EntryKind::kFile);
   }
-  release(bytes.size());
   TIDEMILL_RETURN_IF_ERROR(status);
   return stored;
 }
@@ -154,6 +151,7 @@ Status FileStore::put_example(const std::string& id, const NewFile& file,
   TIDEMILL_RETURN_IF_ERROR(check_new_file(file, bytes.size(), limits_));
   auto& parts = directory_->parts();
   TIDEMILL_RETURN_IF_ERROR(write_file(parts.files, parts.path_of(id), bytes));
+  const std::lock_guard lock(parts.mutex);
   return insert({id, file.filename, file.purpose, bytes.size(), file.created_at});
 }
 

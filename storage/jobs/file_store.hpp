@@ -90,7 +90,7 @@ private:
   [[nodiscard]] Status remove_leftovers();
   [[nodiscard]] Result<bool> is_stored(const std::string& id);
   [[nodiscard]] Result<std::string> reserve(std::uint64_t bytes);
-  void release(std::uint64_t bytes);
+  // The caller holds the mutex of the directory.
   [[nodiscard]] Status insert(const StoredFile& file);
 
   std::shared_ptr<JobDirectory> directory_;
