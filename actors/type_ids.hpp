@@ -10,6 +10,7 @@
 
 #include "actors/device/messages.hpp"
 #include "actors/evaluator/messages.hpp"
+#include "actors/gateway/caller.hpp"
 #include "actors/gateway/http/http_message.hpp"
 #include "actors/keeper/messages.hpp"
 #include "actors/recorder/messages.hpp"
@@ -69,7 +70,8 @@
   X(tidemill::actors, RunSummary)         \
   X(tidemill::actors, TokenBatch)         \
   X(tidemill::actors, DeviceUsage)        \
-  X(tidemill::actors, HttpRequest)
+  X(tidemill::actors, HttpRequest)        \
+  X(tidemill::actors, Caller)
 
 CAF_BEGIN_TYPE_ID_BLOCK(tidemill_types, caf::first_custom_type_id)
 #define TIDEMILL_ADD_TYPE_ID(ns, type) CAF_ADD_TYPE_ID(tidemill_types, (ns::type))

@@ -102,6 +102,10 @@ std::optional<openai::ApiError> check_any_scope(const HttpRequest& request,
   return refused;
 }
 
+Tenancy tenancy_of(const AccessRules& rules) {
+  return rules.keys != nullptr && rules.keys->have_tenants() ? Tenancy::kSeveral : Tenancy::kOne;
+}
+
 Caller caller_of(const HttpRequest& request, const AccessRules& rules) {
   const ApiKey* key = rules.keys == nullptr ? nullptr : rules.keys->find(key_of(request));
   return key == nullptr ? Caller() : Caller{key->tenant, key->priority};

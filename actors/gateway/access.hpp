@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "actors/gateway/api_keys.hpp"
+#include "actors/gateway/caller.hpp"
+#include "actors/gateway/fair_limit.hpp"
 #include "actors/gateway/http/http_message.hpp"
 #include "actors/gateway/openai/api_error.hpp"
 
@@ -43,14 +45,11 @@ struct AccessRules {
                                                               const AccessRules& rules,
                                                               std::span<const KeyScope> scopes);
 
-/// Whose requests share the server fairly, and how urgent they are.
-struct Caller {
-  std::string tenant;  // empty: the tenant of all callers without one
-  engines::Priority priority = engines::Priority::kNormal;
-};
-
 /// Returns what the key of a request says about its sender.
 [[nodiscard]] Caller caller_of(const HttpRequest& request, const AccessRules& rules);
+
+/// Returns whether the keys belong to several tenants.
+[[nodiscard]] Tenancy tenancy_of(const AccessRules& rules);
 
 /// Checks what can be checked before the body of a request arrives: Host, Origin and, if the path
 /// needs a key, that there is a valid one.

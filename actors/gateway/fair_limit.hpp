@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private to actors/gateway/. Limits what the requests of all tenants hold together, and leaves
-// room for tenants that hold little.
+// Limits what the requests of all tenants hold together, and leaves room for tenants that hold
+// little.
 //
 // With several tenants, a tenant may hold at most as much as is free. A tenant that is alone
 // therefore fills half of the room, two that want all fill a third each, and n of them leave an

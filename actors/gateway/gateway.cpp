@@ -55,8 +55,9 @@ void pass_on(GatewaySelf self, HttpRequest& request, std::string_view path) {
     fail(self, request.exchange, *refused);
     return;
   }
-  self->state.exchanges.erase(request.exchange);
-  self->send(self->state.deps.tinker, atom::request_v, std::move(request));
+  const auto exchange = self->state.exchanges.extract(request.exchange);
+  self->send(self->state.deps.tinker, atom::request_v, std::move(request),
+             exchange.mapped().caller);
 }
 
 void on_request(GatewaySelf self, HttpRequest& request) {
@@ -96,8 +97,7 @@ void on_request(GatewaySelf self, HttpRequest& request) {
 }
 
 void set_limits(GatewayState& state, const GatewayDeps& deps) {
-  const ApiKeys* keys = deps.access.keys.get();
-  state.tenancy = keys != nullptr && keys->have_tenants() ? Tenancy::kSeveral : Tenancy::kOne;
+  state.tenancy = tenancy_of(deps.access);
   const GatewayLimits& limits = deps.limits;
   state.pending_choices = {limits.max_choices, state.tenancy};
   state.pending_prompt_bytes = {limits.max_pending_prompt_bytes, state.tenancy};

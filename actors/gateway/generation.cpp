@@ -99,12 +99,6 @@ void request_choice(GatewaySelf self, RolloutRequest request) {
       });
 }
 
-// Returns the salt of the requests of a tenant. Names of tenants have no line breaks, so no two
-// pairs of names and salts give the same.
-std::string salt_of(const std::string& tenant, const std::string& salt) {
-  return tenant.empty() && salt.empty() ? "" : tenant + "\n" + salt;
-}
-
 // Returns the bytes of the token ids of the prompts of all choices.
 std::size_t prompt_bytes_of(const GenerationCall& call) {
   std::size_t tokens = 0;
@@ -168,9 +162,7 @@ void generate(GatewaySelf self, ExchangeId id, GenerationCall call) {
     request.adapter = kept.model == model.id ? "" : kept.model;
     request.seed = kept.seed.value_or(keyed_bits(state.deps.seed, id, 0));
     request.draw_key = static_cast<std::uint64_t>(i);
-    request.priority = exchange.caller.priority;
-    request.tenant = tenant;
-    request.cache_salt = salt_of(tenant, kept.settings.cache_salt);
+    exchange.caller.sign(request);
     exchange.choices.push_back(request.id);
     state.choices.emplace(request.id,
                           Choice{id, i, request.prompt_ids.size(), exchange.arrival, false});

@@ -8,6 +8,7 @@
 #include <caf/typed_actor.hpp>
 
 #include "actors/atoms.hpp"
+#include "actors/gateway/caller.hpp"
 #include "actors/gateway/http/http_message.hpp"
 #include "actors/type_ids.hpp"
 
@@ -15,8 +16,9 @@ namespace tidemill::actors {
 
 /// TINKER: responds to the requests of Tinker's API. The gateway passes them on.
 using TinkerActor = caf::typed_actor<
-    // A request has arrived, with a key that permits it. The response goes to the HTTP server.
-    caf::reacts_to<atom::request, HttpRequest>,
+    // A request of a caller has arrived, with a key that permits it. The response goes to the HTTP
+    // server.
+    caf::reacts_to<atom::request, HttpRequest, Caller>,
     // The connection of an exchange has been closed.
     caf::reacts_to<atom::closed, std::uint64_t>,
     // A port has run this piece of work.

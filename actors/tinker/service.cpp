@@ -10,7 +10,9 @@
 namespace tidemill::actors::tinker {
 
 Service::Service(ServiceDeps deps)
-    : deps_(std::move(deps)), futures_(deps_.limits.futures, deps_.respond) {}
+    : deps_(std::move(deps)),
+      futures_(deps_.limits.futures, deps_.respond),
+      running_samples_(deps_.limits.max_samples, deps_.tenancy) {}
 
 Service::~Service() = default;
 
@@ -56,8 +58,18 @@ std::string Service::new_id() {
   return id;
 }
 
-void Service::handle(ExchangeId exchange, Call call) {
-  std::visit([&](auto& one) { on(exchange, one); }, call);
+void Service::handle(ExchangeId exchange, Call call, const Caller& caller) {
+  if (auto* sample = std::get_if<SampleCall>(&call)) {
+    on(exchange, *sample, caller);
+    return;
+  }
+  std::visit(
+      [&]<class T>(T& one) {
+        if constexpr (!std::is_same_v<T, SampleCall>) {
+          on(exchange, one);
+        }
+      },
+      call);
 }
 
 void Service::forget(ExchangeId exchange) {

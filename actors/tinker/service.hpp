@@ -27,6 +27,8 @@
 #include <variant>
 #include <vector>
 
+#include "actors/gateway/caller.hpp"
+#include "actors/gateway/fair_limit.hpp"
 #include "actors/tinker/backend.hpp"
 #include "actors/tinker/checkpoint_store.hpp"
 #include "actors/tinker/future_table.hpp"
@@ -66,16 +68,17 @@ struct ServiceDeps {
   /// Runs `work` at a port, and then `done` on the caller's thread, not within this call.
   std::function<void(std::function<void()> work, std::function<void()> done)> run_work;
   std::function<void(ExchangeId, HttpResponse)> respond;
-  /// Called for each sample that has been generated, `since_arrival` after its request. May be
-  /// empty.
+  /// Called for each sample that has been generated, `since_arrival` after the request of `tenant`.
+  /// May be empty.
   std::function<void(const engines::RolloutResult&, std::size_t prompt_tokens,
-                     Duration since_arrival)>
+                     Duration since_arrival, const std::string& tenant)>
       on_sample;
   std::function<TimePoint()> now;
   std::function<std::int64_t()> unix_time;  // seconds
   std::function<std::uint64_t()> random;    // 64 bits, for ids and seeds
   ServedBase base;
   ServiceLimits limits;
+  Tenancy tenancy = Tenancy::kOne;  // of the samples
 };
 
 // Requests that have few fields or none.
@@ -171,8 +174,8 @@ public:
 
   /// Starts reading the list of checkpoints. Until it is there, requests about checkpoints get 503.
   void start();
-  /// Handles a request.
-  void handle(ExchangeId exchange, Call call);
+  /// Handles a request of `caller`.
+  void handle(ExchangeId exchange, Call call, const Caller& caller);
   /// Forgets an exchange whose client has closed its connection. Requests go on: their results
   /// belong to futures.
   void forget(ExchangeId exchange);
@@ -220,6 +223,7 @@ private:
     std::string sampler;
     std::int64_t clone = 0;
     SampleCall call;
+    Caller caller;
     std::vector<engines::RolloutResult> results;
     std::vector<SampleId> ids;
     std::size_t left = 0;
@@ -263,7 +267,7 @@ private:
   void on(ExchangeId exchange, CreateSamplingSession& call);
   void on(ExchangeId exchange, const JoinSampling& call);
   void on(ExchangeId exchange, const GetSampler& call);
-  void on(ExchangeId exchange, SampleCall& call);
+  void on(ExchangeId exchange, SampleCall& call, const Caller& caller);
   void on(ExchangeId exchange, const RetrieveFutures& call);
   void on(ExchangeId exchange, const CancelFuture& call);
   // Checkpoints: service_checkpoints.cpp.
@@ -360,7 +364,7 @@ private:
   std::uint64_t last_sample_ = 0;
   std::uint64_t last_job_ = 0;
   std::uint64_t last_use_ = 0;
-  std::size_t running_samples_ = 0;
+  FairLimit running_samples_;
   std::size_t waiting_bytes_ = 0;
 };
 

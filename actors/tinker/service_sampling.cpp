@@ -248,7 +248,7 @@ void Service::forget_published(const CheckpointPath& path) {
 
 // -- samples --------------------------------------------------------------------------------------
 
-void Service::on(ExchangeId exchange, SampleCall& call) {
+void Service::on(ExchangeId exchange, SampleCall& call, const Caller& caller) {
   const auto found = samplers_.find(call.sampling_session_id);
   if (found == samplers_.end()) {
     fail(exchange, no_sampler(call.sampling_session_id));
@@ -268,11 +268,11 @@ void Service::on(ExchangeId exchange, SampleCall& call) {
     respond_request();  // the client has sent the request again
     return;
   }
-  if (running_samples_ + count > deps_.limits.max_samples) {
+  if (!running_samples_.fits(caller.tenant, count)) {
     fail(exchange, {429, "the server has too many samples"});
     return;
   }
-  running_samples_ += count;
+  running_samples_.take(caller.tenant, count);
   futures_.add(request, found->second.session_id);
   respond_request();
   Sampling sampling;
@@ -282,6 +282,7 @@ void Service::on(ExchangeId exchange, SampleCall& call) {
   sampling.arrival = deps_.now();
   sampling.results.resize(count);
   sampling.call = std::move(call);
+  sampling.caller = caller;
   sampling_.emplace(request, std::move(sampling));
   use_adapter(found->second.adapter, [this, request](const Status& status) {
     if (!sampling_.contains(request)) {
@@ -305,6 +306,7 @@ void Service::generate(const std::string& request_id) {
     request.adapter = samplers_.at(sampling.sampler).adapter;
     request.seed = seed;
     request.draw_key = static_cast<std::uint64_t>(i);
+    sampling.caller.sign(request);
     if (i > 0) {  // what belongs to the prompt is taken from the first sample
       request.prompt_logprobs = false;
       request.prompt_top_logprobs = 0;
@@ -338,7 +340,7 @@ void Service::on_sample(const std::string& request_id, std::size_t index,
     sampling.results[index] = std::move(result).value();
     if (deps_.on_sample) {
       deps_.on_sample(sampling.results[index], sampling.call.settings.prompt_ids.size(),
-                      deps_.now() - sampling.arrival);
+                      deps_.now() - sampling.arrival, sampling.caller.tenant);
     }
   }
   if (--sampling.left > 0) {
@@ -363,7 +365,7 @@ void Service::drop_sampling(const std::string& request_id) {
   }
   const Sampling sampling = std::move(found->second);
   sampling_.erase(found);
-  running_samples_ -= sampling.results.size();
+  running_samples_.give_back(sampling.caller.tenant, sampling.results.size());
   for (const SampleId id : sampling.ids) {
     if (sampling.left > 0) {
       deps_.backend->cancel(id);

@@ -39,6 +39,7 @@ struct TinkerDeps {
   tinker::ModelLimits model;
   tinker::ServedBase base;
   tinker::ServiceLimits limits;
+  Tenancy tenancy = Tenancy::kOne;
 };
 
 /// Spawns the actor. If the device ends, so does the actor.

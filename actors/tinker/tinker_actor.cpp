@@ -70,7 +70,7 @@ void on_worked(Self self, std::uint64_t id) {
   }
 }
 
-void on_tinker_request(Self self, HttpRequest& request) {
+void on_tinker_request(Self self, HttpRequest& request, const Caller& caller) {
   auto& state = self->state;
   const ExchangeId exchange = request.exchange;
   const std::size_t bytes = request.body.size();
@@ -92,11 +92,11 @@ void on_tinker_request(Self self, HttpRequest& request) {
         }
         work->request = HttpRequest();
       },
-      [self, work, exchange, bytes] {
+      [self, work, exchange, bytes, caller] {
         self->state.parsing.erase(exchange);
         self->state.parsing_bytes -= bytes;
         if (work->call && !work->abandoned) {
-          self->state.service->handle(exchange, std::move(*work->call));
+          self->state.service->handle(exchange, std::move(*work->call), caller);
         }
       });
 }
@@ -131,8 +131,9 @@ TinkerActor::behavior_type tinker_actor(Self self, TinkerDeps deps) {
   };
   if (state.deps.metrics != nullptr) {
     service.on_sample = [metrics = state.deps.metrics](const engines::RolloutResult& result,
-                                                       std::size_t prompt_tokens, Duration since) {
-      metrics->on_response(result, prompt_tokens, since, "");
+                                                       std::size_t prompt_tokens, Duration since,
+                                                       const std::string& tenant) {
+      metrics->on_response(result, prompt_tokens, since, tenant);
     };
   }
   service.now = [clock = state.deps.clock] { return clock->now(); };
@@ -140,11 +141,14 @@ TinkerActor::behavior_type tinker_actor(Self self, TinkerDeps deps) {
   service.random = state.deps.random;
   service.base = state.deps.base;
   service.limits = state.deps.limits;
+  service.tenancy = state.deps.tenancy;
   state.service = std::make_unique<tinker::Service>(std::move(service));
   state.service->start();
   tick(self);
   return {
-      [self](atom::request, HttpRequest& request) { on_tinker_request(self, request); },
+      [self](atom::request, HttpRequest& request, const Caller& caller) {
+        on_tinker_request(self, request, caller);
+      },
       [self](atom::closed, std::uint64_t exchange) { on_closed(self, exchange); },
       [self](atom::worked, std::uint64_t work) { on_worked(self, work); },
       [self](atom::wake) { tick(self); },

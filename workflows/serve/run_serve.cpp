@@ -458,8 +458,10 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
   const auto metrics =
       std::make_shared<actors::GatewayMetrics>(model->id, latency_goal(options.serve));
   if (tinker != nullptr) {
-    start_tinker(*tinker, options, opened.files,
-                 {http.get(), parse_port.get(), device_actor, model, metrics}, run);
+    start_tinker(
+        *tinker, options, opened.files,
+        {http.get(), parse_port.get(), device_actor, model, metrics, actors::tenancy_of(access)},
+        run);
   }
   actors::TunerActor tuner;
   if (runs_jobs(options)) {

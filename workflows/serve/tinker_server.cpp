@@ -101,6 +101,7 @@ void start_tinker(TinkerServer& tinker, const ServeOptions& options,
   deps.parse_port = place.parse_port;
   deps.io_port = tinker.port.get();
   deps.metrics = place.metrics;
+  deps.tenancy = place.tenancy;
   deps.clock = &run.clock;
   deps.unix_time = run.unix_time;
   deps.random = actors::unpredictable_bits;

@@ -28,6 +28,7 @@ struct TinkerPlace {
   actors::DeviceActor device;
   std::shared_ptr<const actors::ServedModel> model;
   std::shared_ptr<actors::GatewayMetrics> metrics;
+  actors::Tenancy tenancy = actors::Tenancy::kOne;
 };
 
 /// Opens the folder of checkpoints, or returns null if the options name none.

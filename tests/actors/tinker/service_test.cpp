@@ -15,8 +15,10 @@
 namespace tidemill::test {
 namespace {
 
+using actors::Caller;
 using actors::ExchangeId;
 using actors::HttpResponse;
+using actors::Tenancy;
 using json = nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -49,6 +51,7 @@ protected:
     deps.random = [this] { return ++random_; };
     deps.base = {"base", "/models/base", 64};
     deps.limits = limits_;
+    deps.tenancy = tenancy_;
     service_ = std::make_unique<tinker::Service>(std::move(deps));
     service_->start();
     backend_.run();
@@ -63,7 +66,7 @@ protected:
   }
 
   ExchangeId send(tinker::Call call) {
-    service_->handle(++exchange_, std::move(call));
+    service_->handle(++exchange_, std::move(call), caller_);
     return exchange_;
   }
   // Sends a request whose response comes at once, or after what runs at ports.
@@ -129,6 +132,8 @@ protected:
   FakeTuning backend_;
   MemoryStore store_;
   tinker::ServiceLimits limits_;
+  Tenancy tenancy_ = Tenancy::kOne;
+  Caller caller_;  // of all requests that follow
   std::map<ExchangeId, HttpResponse> sent_;
   std::unique_ptr<tinker::Service> service_;
   TimePoint now_{};
@@ -701,6 +706,29 @@ TEST_F(TinkerServiceTest, SamplesBeyondTheLimitAreRefused) {
   ask(sample(sampler, 1, 2), 429);
   backend_.run();
   ask(sample(sampler, 1, 2));
+}
+
+TEST_F(TinkerServiceTest, SamplesBelongToTheCallerAndTenantsShareTheLimit) {
+  limits_.max_samples = 6;
+  tenancy_ = Tenancy::kSeveral;
+  start();
+  tinker::CreateSamplingSession call;
+  call.session_id = new_session();
+  call.base_model = "base";
+  const std::string sampler = ask(call)["sampling_session_id"];
+  caller_ = {"a", engines::Priority::kLow};
+  ask(sample(sampler, 0, 3));
+  ask(sample(sampler, 1, 1), 429);  // half of the room is the most that one tenant gets
+  const engines::RolloutRequest& request = backend_.requests.at(0);
+  EXPECT_EQ(request.tenant, "a");
+  EXPECT_EQ(request.priority, engines::Priority::kLow);
+  EXPECT_EQ(request.cache_salt, "a\n");
+  caller_ = {"b", engines::Priority::kNormal};
+  ask(sample(sampler, 2, 1));
+  EXPECT_EQ(backend_.requests.back().cache_salt, "b\n");
+  backend_.run();
+  caller_.tenant = "a";
+  ask(sample(sampler, 3, 3));
 }
 
 TEST_F(TinkerServiceTest, AnEndedSessionCancelsItsSamples) {
