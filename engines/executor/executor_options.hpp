@@ -23,7 +23,7 @@ struct LatencyGoal {
   Duration first_token = std::chrono::seconds(2);       // from its submission
   Duration per_token = std::chrono::milliseconds(100);  // between two tokens of a response
   /// The share of the device's time that training gets if the goal leaves it that much, in [0, 1).
-  double train_share = 0.75;
+  double train_share = 0.8;
 };
 
 /// How rollout and training divide the time of a device.
