@@ -2,6 +2,7 @@
 #include "engines/executor/executor.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.hpp"
 
@@ -85,6 +86,7 @@ void Executor::iterate_by_time(Iteration& iteration, const std::atomic<bool>* in
     num_decoding_ = 0;
   }
   if (!jobs_.has_work()) {
+    saved_ = Duration::zero();
     shares_->reset();
     last_end_.reset();
     return;
@@ -104,11 +106,19 @@ void Executor::train_units(Duration quota, Iteration& iteration,
                            const std::atomic<bool>* interrupt) {
   const bool must_train = iteration.rolled_out && now() - last_unit_ >= kMaxPause;
   bool may_exceed = !iteration.rolled_out || must_train;
+  if (!may_exceed && quota <= Duration::zero()) {
+    return;  // what is saved is for the time after a burst, too
+  }
+  const Duration fresh = quota;
+  quota += std::exchange(saved_, Duration::zero());
   std::vector<TrainingJob*> waiting;  // for pages
   while (TrainingJob* const job = jobs_.next(waiting)) {
     const UnitKind kind = job->next_unit();
     const UnitTime predicted = unit_times_.predict(kind);
     if (!may_exceed && iteration.train_time + predicted.bound > quota) {
+      if (predicted.bound > fresh) {
+        saved_ = std::clamp(quota - iteration.train_time, Duration::zero(), predicted.bound);
+      }
       return;
     }
     iteration.report.waits_for_pages = false;

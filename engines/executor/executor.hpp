@@ -47,7 +47,9 @@ struct Iteration {
 ///
 /// With a latency goal, an iteration is a rollout step, if there is one to run, and then units of
 /// training for as long as `TimeShares` allows, chosen so that they are predicted to end in time.
-/// Training always gets a unit within `kMaxPause`.
+/// Iterations that leave too little time for a unit save it for later ones, up to the length of the
+/// unit: single iterations may exceed the goal by it, their mean does not. Training always gets a
+/// unit within `kMaxPause`.
 ///
 /// Training jobs share the time of training by weight (`JobQueue`).
 /// Threads: one call at a time.
@@ -102,6 +104,7 @@ private:
   std::int64_t read_tokens_ = 0;       // by the last rollout step
   std::optional<TimePoint> last_end_;  // of the last iteration, if that had training to do
   TimePoint last_unit_;                // the end of the last unit
+  Duration saved_{0};                  // by iterations that had too little time for a unit
 };
 
 }  // namespace tidemill::engines

@@ -10,7 +10,7 @@ namespace {
 // The share of the goal that iterations use. The rest is for the time outside the device.
 constexpr double kUsedGoal = 0.9;
 // How much training extends a rollout step that decodes if it is owed nothing.
-constexpr double kLightShare = 0.4;
+constexpr double kLightShare = 0.25;
 
 Duration scaled(Duration time, double factor) {
   return std::chrono::duration_cast<Duration>(time * factor);

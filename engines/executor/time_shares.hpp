@@ -13,7 +13,7 @@ namespace tidemill::engines {
 /// The policy has three parts:
 /// - During prefill, or while requests wait, training pauses unless it is owed more than
 ///   `kOwedForPrefill`. A burst of requests then waits for no more than the unit that runs.
-/// - During decoding, training adds at most 40% to each iteration unless it is owed time.
+/// - During decoding, training adds at most 25% to each iteration unless it is owed time.
 /// - Training that got less than `LatencyGoal::train_share` of the time is owed the difference. The
 ///   more it is owed, the more of the time that the goal leaves it gets, up to all of it.
 /// `Executor` also runs one unit per `Executor::kMaxPause`, whatever `quota` says.
@@ -38,13 +38,13 @@ public:
   [[nodiscard]] Duration owed() const noexcept { return owed_; }
 
   /// The bounds of `owed`: time beyond them does not count.
-  static constexpr Duration kMaxOwed = std::chrono::seconds(6);
-  static constexpr Duration kMaxAhead = std::chrono::seconds(4);
+  static constexpr Duration kMaxOwed = std::chrono::seconds(4);
+  static constexpr Duration kMaxAhead = std::chrono::seconds(3);
   /// When training is owed this much, decoding leaves it all the time that the goal allows.
-  static constexpr Duration kOwedForFullDecode = std::chrono::seconds(2);
+  static constexpr Duration kOwedForFullDecode = std::chrono::seconds(1);
   /// Training that is owed more than this also runs while prompts are computed, and gets all the
   /// time that the goal allows once it is owed `kMaxOwed`.
-  static constexpr Duration kOwedForPrefill = std::chrono::seconds(3);
+  static constexpr Duration kOwedForPrefill = std::chrono::seconds(2);
 
 private:
   LatencyGoal goal_;

@@ -250,6 +250,39 @@ TEST_F(GoalTest, IterationsStayWithinTheGoalWhileTrainingIsOwedTime) {
   EXPECT_GT(static_cast<double>(job.units_done - before) * 3.0, 0.73 * 10000);
 }
 
+TEST_F(GoalTest, IterationsSaveTimeForUnitsThatAreLongerThanTheirRest) {
+  for (const Duration unit : {Duration(75ms), Duration(200ms)}) {
+    SCOPED_TRACE(unit.count());
+    TimedJob job(clock_, unit, kPlenty);
+    rollout_.work = kPlenty;
+    Executor executor(&rollout_, goal_options(0.95), &clock_);
+    executor.add(job);
+    run(executor, 10s);
+    const std::int64_t units = job.units_done;
+    const std::int64_t left = rollout_.work;
+    EXPECT_LE(run(executor, 10s), 20ms + unit) << "one unit at a time";
+    const double trained =
+        std::chrono::duration<double>((job.units_done - units) * unit).count() / 10.0;
+    const double token_ms = 10000.0 / static_cast<double>(left - rollout_.work);
+    EXPECT_GT(trained, 0.7);
+    EXPECT_LE(token_ms, 91.0);
+  }
+}
+
+TEST_F(GoalTest, TimeSavedDuringAPauseOfTrainingDoesNotGrow) {
+  TimedJob job(clock_, 75ms, kPlenty);
+  Executor executor(&rollout_, goal_options(0.5), &clock_);
+  executor.add(job);
+  run(executor, 10s);  // training is ahead
+  rollout_.work = kPlenty;
+  rollout_.prefills = true;
+  run(executor, 900ms);
+  rollout_.prefills = false;
+  const std::int64_t before = job.units_done;
+  run(executor, 400ms);
+  EXPECT_LE(job.units_done - before, 2) << "one in kMaxPause, one for the time saved";
+}
+
 TEST_F(GoalTest, IterationsGrowByLessThanHalfIfTrainingIsAhead) {
   TimedJob job(clock_, 3ms, kPlenty);
   Executor executor(&rollout_, goal_options(0.5), &clock_);
