@@ -27,8 +27,8 @@ void describe(Schema<TuningOptions>& s) {
       .range(16, 1 << 24)
       .unit("tokens");
   s.field("share", &TuningOptions::share,
-          "Share of the time that jobs get if serve.slo leaves it to them. Jobs that are owed 2 "
-          "seconds get all the time that serve.slo.tpot_ms leaves beside decoding.")
+          "Share of the time that jobs get if serve.slo leaves it to them. Jobs that are owed a "
+          "second get all the time that serve.slo.tpot_ms leaves beside decoding.")
       .range(0.0, 0.99);
   s.field("publish_every_steps", &TuningOptions::publish_every_steps,
           "Steps after which a new version of a job's adapter is served while the job goes on; 0: "

@@ -59,13 +59,11 @@ std::string Service::new_id() {
 }
 
 void Service::handle(ExchangeId exchange, Call call, const Caller& caller) {
-  if (auto* sample = std::get_if<SampleCall>(&call)) {
-    on(exchange, *sample, caller);
-    return;
-  }
   std::visit(
-      [&]<class T>(T& one) {
-        if constexpr (!std::is_same_v<T, SampleCall>) {
+      [&](auto& one) {
+        if constexpr (requires { on(exchange, one, caller); }) {
+          on(exchange, one, caller);
+        } else {
           on(exchange, one);
         }
       },
