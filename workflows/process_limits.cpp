@@ -148,4 +148,14 @@ Status check_threads(int threads) {
   return status;
 }
 
+std::size_t connections_within_limits() {
+  constexpr std::size_t kFiles = 256;  // of the model, of jobs and of checkpoints
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+    return std::numeric_limits<std::size_t>::max();
+  }
+  const auto most = static_cast<std::size_t>(limit.rlim_cur);
+  return most > 2 * kFiles ? most - kFiles : most / 2;
+}
+
 }  // namespace tidemill::workflows

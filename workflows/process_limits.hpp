@@ -2,6 +2,7 @@
 // The limits that the system sets for this process: memory and threads.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <limits>
@@ -74,5 +75,8 @@ inline constexpr int kActorSystemThreads = 3;
 /// its own threads.
 /// Errors: `kResourceExhausted` naming the limits that may be the cause.
 [[nodiscard]] Status check_threads(int threads);
+
+/// Returns how many connections the process can have open beside its files, by `ulimit -n`.
+[[nodiscard]] std::size_t connections_within_limits();
 
 }  // namespace tidemill::workflows

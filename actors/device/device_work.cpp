@@ -119,7 +119,14 @@ Status DeviceWork::change_adapters(const AdapterRequest& request) const {
     case AdapterAction::kLoad: break;
   }
   TIDEMILL_ASSIGN_OR_RETURN(engines::AdapterFiles files, deps_.open_adapter(request));
-  return deps_.adapters->load({request.name, request.version, std::move(files)});
+  PolicyVersion version = request.version;
+  if (version == PolicyVersion()) {
+    // Files without a version replace whatever has the name, and get its version.
+    for (const engines::LoadedAdapter& loaded : deps_.adapters->loaded()) {
+      version = loaded.name == request.name ? loaded.version : version;
+    }
+  }
+  return deps_.adapters->load({request.name, version, std::move(files)});
 }
 
 void DeviceWork::open(Ticket ticket, const JobOpening& opening) {

@@ -13,6 +13,7 @@ namespace tidemill::actors {
 struct Caller {
   std::string tenant;  // empty: the tenant of all callers without one
   engines::Priority priority = engines::Priority::kNormal;
+  bool may_tune = true;  // whether the key has the scope `tune`; true without keys
 
   /// Makes a request one of this caller. The cache salt that the request has then separates this
   /// tenant's, too: tenants never share cached prompts.
@@ -27,7 +28,7 @@ struct Caller {
 };
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, Caller& x) {
-  return f(x.tenant, x.priority);
+  return f(x.tenant, x.priority, x.may_tune);
 }
 
 }  // namespace tidemill::actors

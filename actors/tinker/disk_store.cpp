@@ -9,6 +9,7 @@
 #include "base/files/without_directory.hpp"
 #include "base/json/fields.hpp"
 #include "engines/formats/adapter_files.hpp"
+#include "storage/checkpoint/run_lock.hpp"
 
 namespace tidemill::actors::tinker {
 namespace {
@@ -145,12 +146,12 @@ Result<RunInfo> read_run(const fs::path& file) {
 
 class DiskStore final : public CheckpointStore {
 public:
-  DiskStore(FileSystem& files, fs::path root, engines::ModelConfig model)
-      : files_(files), root_(std::move(root)), model_(std::move(model)) {}
+  DiskStore(FileSystem& files, fs::path root, engines::ModelConfig model, storage::RunLock lock)
+      : files_(files), root_(std::move(root)), model_(std::move(model)), lock_(std::move(lock)) {}
 
   Result<std::vector<CheckpointInfo>> checkpoints() override {
     std::vector<CheckpointInfo> out;
-    TIDEMILL_ASSIGN_OR_RETURN(const std::vector<std::string> runs, list_directory(root_));
+    TIDEMILL_ASSIGN_OR_RETURN(const std::vector<std::string> runs, run_folders());
     for (const std::string& run : runs) {
       TIDEMILL_RETURN_IF_ERROR(complete_replacement(root_ / run));
       for (const CheckpointKind kind : kKinds) {
@@ -177,7 +178,7 @@ public:
 
   Result<std::vector<RunInfo>> runs() override {
     std::vector<RunInfo> out;
-    TIDEMILL_ASSIGN_OR_RETURN(const std::vector<std::string> runs, list_directory(root_));
+    TIDEMILL_ASSIGN_OR_RETURN(const std::vector<std::string> runs, run_folders());
     for (const std::string& name : runs) {
       const Status cleared = clear_incomplete(root_ / name);
       TIDEMILL_RETURN_IF_ERROR(cleared);
@@ -267,6 +268,16 @@ public:
   }
 
 private:
+  // Returns the names of the folders of runs. The file of the lock is no folder.
+  [[nodiscard]] Result<std::vector<std::string>> run_folders() const {
+    TIDEMILL_ASSIGN_OR_RETURN(std::vector<std::string> names, list_directory(root_));
+    std::erase_if(names, [&](const std::string& name) {
+      std::error_code ignored;
+      return fs::is_regular_file(root_ / name, ignored);
+    });
+    return names;
+  }
+
   [[nodiscard]] fs::path folder(const CheckpointPath& path) const {
     return root_ / folder_of(path.run_id) / kind_segment(path.kind) / path.name;
   }
@@ -371,6 +382,7 @@ private:
   FileSystem& files_;
   fs::path root_;
   engines::ModelConfig model_;
+  storage::RunLock lock_;
 };
 
 }  // namespace
@@ -378,8 +390,9 @@ private:
 Result<std::unique_ptr<CheckpointStore>> open_disk_store(FileSystem& files, fs::path root,
                                                          engines::ModelConfig model) {
   TIDEMILL_RETURN_IF_ERROR(make_directory(files, root));
+  TIDEMILL_ASSIGN_OR_RETURN(storage::RunLock lock, storage::RunLock::acquire(root));
   return std::unique_ptr<CheckpointStore>(
-      std::make_unique<DiskStore>(files, std::move(root), std::move(model)));
+      std::make_unique<DiskStore>(files, std::move(root), std::move(model), std::move(lock)));
 }
 
 }  // namespace tidemill::actors::tinker

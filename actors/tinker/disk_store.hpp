@@ -24,8 +24,8 @@
 namespace tidemill::actors::tinker {
 
 /// Opens a store in the directory `root`, which is created if it does not exist; its parent must
-/// exist. Only one process may use it at a time. Borrows `files`.
-/// Errors: those of `make_directory`.
+/// exist. Borrows `files`. The store holds a lock on the directory, so that no other process uses
+/// it. Errors: those of `make_directory`; `kUnavailable` if another process uses it.
 [[nodiscard]] Result<std::unique_ptr<CheckpointStore>> open_disk_store(FileSystem& files,
                                                                        std::filesystem::path root,
                                                                        engines::ModelConfig model);

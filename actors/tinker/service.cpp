@@ -9,6 +9,31 @@
 
 namespace tidemill::actors::tinker {
 
+namespace {
+
+// Returns the id of what a request is about, if that belongs to a session: the ids of sessions,
+// and those that begin with one.
+template <class T>
+std::string session_part(const T& call) {
+  if constexpr (requires { call.session_id; }) {
+    return call.session_id;
+  } else if constexpr (requires { call.sampling_session_id; }) {
+    return call.sampling_session_id;
+  } else if constexpr (requires { call.model_id; }) {
+    return call.model_id;
+  } else if constexpr (requires { call.request_id; }) {
+    return call.request_id;
+  } else if constexpr (requires { call.turn.model_id; }) {
+    return call.turn.model_id;
+  } else if constexpr (requires { call.turn->model_id; }) {
+    return call.turn ? call.turn->model_id : "";
+  } else {
+    return "";
+  }
+}
+
+}  // namespace
+
 Service::Service(ServiceDeps deps)
     : deps_(std::move(deps)),
       futures_(deps_.limits.futures, deps_.respond),
@@ -58,7 +83,17 @@ std::string Service::new_id() {
   return id;
 }
 
+bool Service::is_foreign(const std::string& id, const Caller& caller) const {
+  const auto session = sessions_.find(id.substr(0, id.find(':')));
+  return session != sessions_.end() && session->second.tenant != caller.tenant;
+}
+
 void Service::handle(ExchangeId exchange, Call call, const Caller& caller) {
+  const std::string id = std::visit([](const auto& one) { return session_part(one); }, call);
+  if (is_foreign(id, caller)) {
+    fail(exchange, {404, "there is nothing with the id " + quote(id)});
+    return;
+  }
   std::visit(
       [&](auto& one) {
         if constexpr (requires { on(exchange, one, caller); }) {
@@ -168,7 +203,7 @@ Service::Session* Service::find_session(ExchangeId exchange, const std::string& 
   return &found->second;
 }
 
-void Service::on(ExchangeId exchange, CreateSession& call) {
+void Service::on(ExchangeId exchange, CreateSession& call, const Caller& caller) {
   if (sessions_.size() >= deps_.limits.max_sessions) {
     fail(exchange, {429, "the server has too many sessions"});
     return;
@@ -176,6 +211,7 @@ void Service::on(ExchangeId exchange, CreateSession& call) {
   const std::string id = new_id();
   Session& session = sessions_[id];
   session.description = std::move(call);
+  session.tenant = caller.tenant;
   session.last_heartbeat = deps_.now();
   respond(exchange, Json::Object{{"type", "create_session"}, {"session_id", id}});
 }
@@ -187,8 +223,12 @@ void Service::on(ExchangeId exchange, const Heartbeat& call) {
   }
 }
 
-void Service::on(ExchangeId exchange, const FinishSession& call) {
-  if (find_session(exchange, call.session_id) != nullptr) {
+void Service::on(ExchangeId exchange, const FinishSession& call, const Caller& caller) {
+  if (const Session* session = find_session(exchange, call.session_id)) {
+    if (!session->models.empty() && !caller.may_tune) {
+      fail(exchange, {403, "the key does not have the scope \"tune\", and the session has models"});
+      return;
+    }
     end_session(call.session_id);
     respond(exchange, Json::Object());
   }
@@ -224,10 +264,13 @@ void Service::on(ExchangeId exchange, const GetSession& call) {
               {"display_name", session->description.display_name}});
 }
 
-void Service::on(ExchangeId exchange, const ListSessions& call) {
+void Service::on(ExchangeId exchange, const ListSessions& call, const Caller& caller) {
   Json::Array ids;
   std::int64_t index = 0;
   for (const auto& [id, session] : sessions_) {
+    if (session.tenant != caller.tenant) {
+      continue;
+    }
     if (index >= call.page.offset && index < call.page.offset + call.page.limit) {
       ids.emplace_back(id);
     }

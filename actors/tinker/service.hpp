@@ -43,6 +43,7 @@ struct ServiceLimits {
   /// How long requests wait for one before them that has not arrived.
   Duration turn_time = std::chrono::minutes(10);
   std::size_t max_sessions = 1000;
+  std::size_t max_samplers = 10'000;  // of one session
   std::size_t max_models = 64;
   /// Bytes of the sequences in requests that wait. The request whose turn is next is always taken.
   std::size_t max_waiting_bytes = std::size_t{512} << 20U;
@@ -174,7 +175,8 @@ public:
 
   /// Starts reading the list of checkpoints. Until it is there, requests about checkpoints get 503.
   void start();
-  /// Handles a request of `caller`.
+  /// Handles a request of `caller`. Sessions of other tenants, and all that belongs to them, do not
+  /// exist for it.
   void handle(ExchangeId exchange, Call call, const Caller& caller);
   /// Forgets an exchange whose client has closed its connection. Requests go on: their results
   /// belong to futures.
@@ -189,6 +191,7 @@ private:
 
   struct Session {
     CreateSession description;
+    std::string tenant;
     TimePoint last_heartbeat{};
     std::set<std::string> models;
     std::set<std::string> samplers;
@@ -197,6 +200,7 @@ private:
     std::string session_id;
     std::string job;  // a name that no other model of this process has had
     RunInfo run;
+    bool opening = false;  // the backend opens the job
     bool open = false;
     TurnQueue<Op> queue;
     /// The number of a request whose gradients are missing, until the next optimizer step.
@@ -249,12 +253,12 @@ private:
   void on(ExchangeId exchange, const GetCapabilities& call);
   void on(ExchangeId exchange, const GetHealth& call);
   void on(ExchangeId exchange, const AcceptTelemetry& call);
-  void on(ExchangeId exchange, CreateSession& call);
+  void on(ExchangeId exchange, CreateSession& call, const Caller& caller);
   void on(ExchangeId exchange, const Heartbeat& call);
-  void on(ExchangeId exchange, const FinishSession& call);
+  void on(ExchangeId exchange, const FinishSession& call, const Caller& caller);
   void on(ExchangeId exchange, const GetSession& call);
   void on(ExchangeId exchange, const RetrieveFuture& call);
-  void on(ExchangeId exchange, const ListSessions& call);
+  void on(ExchangeId exchange, const ListSessions& call, const Caller& caller);
   // Models and their requests: service_training.cpp.
   void on(ExchangeId exchange, CreateModel& call);
   void on(ExchangeId exchange, const UnloadModel& call);
@@ -280,6 +284,8 @@ private:
   void on(ExchangeId exchange, const GetFileUrls& call);
   void on(ExchangeId exchange, const GetFile& call);
 
+  /// Returns whether an id belongs to a session of another tenant.
+  [[nodiscard]] bool is_foreign(const std::string& id, const Caller& caller) const;
   void respond(ExchangeId exchange, const Json& body);
   void fail(ExchangeId exchange, const ApiError& error);
   /// Returns whether `name` is the served model. If not, responds with an error.
@@ -351,6 +357,7 @@ private:
   FutureTable futures_;
   std::map<std::string, Session> sessions_;
   std::map<std::string, Model> models_;
+  std::set<std::string> ended_opens_;  // jobs that are opened for models that have ended
   std::map<std::string, Sampler> samplers_;
   std::map<std::string, Adapter> adapters_;
   std::map<std::string, Sampling> sampling_;

@@ -59,6 +59,10 @@ void Service::on(ExchangeId exchange, CreateSamplingSession& call) {
   }
   const std::string id = call.session_id + ":sample:" + std::to_string(call.sampling_seq_id);
   if (!samplers_.contains(id)) {
+    if (session->samplers.size() >= deps_.limits.max_samplers) {
+      fail(exchange, {429, "the session has too many sampling sessions"});
+      return;
+    }
     add_sampler(id, std::move(sampler));
   }
   respond(exchange, Json::Object{{"type", "create_sampling_session"}, {"sampling_session_id", id}});
@@ -419,11 +423,15 @@ void Service::on(ExchangeId exchange, const RetrieveFutures& call) {
   }
   Sampler& sampler = found->second;
   const std::int64_t clone = call.cloned_sampler_id;
-  // The client has seen everything up to its cursor.
-  std::erase_if(sampler.completions[clone],
-                [&](const auto& one) { return one.first <= call.previous_cursor; });
+  const auto completed = sampler.completions.find(clone);
+  if (completed != sampler.completions.end()) {
+    // The client has seen everything up to its cursor.
+    std::erase_if(completed->second,
+                  [&](const auto& one) { return one.first <= call.previous_cursor; });
+  }
+  const bool has_some = completed != sampler.completions.end() && !completed->second.empty();
   const bool waits = !call.timeout_seconds || *call.timeout_seconds > 0.0;
-  if (!sampler.completions[clone].empty() || !waits) {
+  if (has_some || !waits) {
     respond(exchange, completions_of(sampler, clone, call.previous_cursor));
     return;
   }

@@ -320,11 +320,19 @@ Status TrainedParameters::begin_apply(Step& step) {
                               first_not_finite(*step.gradient, step.options, ops_));
     return {Errc::kInternal, "gradient of tensor " + name + " is not finite"};
   }
+  // The second moment holds squares of single elements, in float32.
+  constexpr double kMaxNorm = 1e18;
+  const double scale = clip_scale(report.gradient_norm, step.optimizer.max_grad_norm);
+  if (report.gradient_norm * scale > kMaxNorm) {
+    return {Errc::kInvalidArgument,
+            "the gradient has the norm " + std::to_string(report.gradient_norm * scale) +
+                ", and AdamW squares it in float32: at most 1e18 is possible"};
+  }
   report.optimizer_step = ++step_;
   report.learning_rate = step.options.learning_rate.value_or(
       learning_rate_at(options_.schedule, step_, options_.total_steps));
   step.adamw.learning_rate = report.learning_rate;
-  step.adamw.gradient_scale = clip_scale(report.gradient_norm, step.optimizer.max_grad_norm);
+  step.adamw.gradient_scale = scale;
   step.adamw.step = step_;
   report_ = report;
   next_stage(step, Stage::kApply);

@@ -62,6 +62,18 @@ Result<bool> FileStore::is_stored(const std::string& id) {
   return row.step();
 }
 
+// Moves a file that no row names out of the way. It may be what a killed `put` has left, or a file
+// whose row was lost with a part of the database.
+Status FileStore::set_aside(const std::string& name) {
+  auto& parts = directory_->parts();
+  const std::filesystem::path folder = parts.root / "unlisted";
+  TIDEMILL_RETURN_IF_ERROR(make_directory(parts.files, folder));
+  if (const int result = parts.files.rename(parts.path_of(name), folder / name); result < 0) {
+    return system_error(-result, "move to " + folder.string(), parts.path_of(name));
+  }
+  return {};
+}
+
 Status FileStore::remove_leftovers() {
   auto& parts = directory_->parts();
   const std::lock_guard lock(parts.mutex);
@@ -73,7 +85,7 @@ Status FileStore::remove_leftovers() {
     }
     TIDEMILL_ASSIGN_OR_RETURN(const bool stored, is_stored(name));
     if (!stored) {
-      TIDEMILL_RETURN_IF_ERROR(remove_file(parts.files, parts.path_of(name)));
+      TIDEMILL_RETURN_IF_ERROR(set_aside(name));
     }
   }
   return {};

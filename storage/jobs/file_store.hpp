@@ -49,7 +49,8 @@ class FileStore {
 public:
   static constexpr std::size_t kMaxFilenameBytes = 512;
 
-  /// Opens the store, and removes what calls that did not complete have left.
+  /// Opens the store, and removes what calls that did not complete have left. Complete files that
+  /// the database does not name are moved to the folder `unlisted` of the directory.
   /// Errors: as `remove_file` and `Database::execute`.
   [[nodiscard]] static Result<std::shared_ptr<FileStore>> open(
       std::shared_ptr<JobDirectory> directory, const FileLimits& limits);
@@ -88,6 +89,7 @@ private:
   FileStore(std::shared_ptr<JobDirectory> directory, const FileLimits& limits)
       : directory_(std::move(directory)), limits_(limits) {}
   [[nodiscard]] Status remove_leftovers();
+  [[nodiscard]] Status set_aside(const std::string& name);
   [[nodiscard]] Result<bool> is_stored(const std::string& id);
   [[nodiscard]] Result<std::string> reserve(std::uint64_t bytes);
   // The caller holds the mutex of the directory.

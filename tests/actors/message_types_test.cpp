@@ -152,7 +152,7 @@ TIDEMILL_EXAMPLE(AdapterList, {{{"tutor", {1, 2, 3}, 4, 5}}});
 TIDEMILL_EXAMPLE(TokenBatch, {{{{9}, 3, {4}, {-1.0F}, {some_span()}, {{4, -0.5F}}}}});
 TIDEMILL_EXAMPLE(DeviceUsage, {1, 2, 0.5, 3, 4, 5, 6, 7, 8, 1.5, 2.5, 0.1, 0.2, 0.3, 0.4});
 TIDEMILL_EXAMPLE(HttpRequest, {1, "GET", "/health", {{"host", "localhost"}}, "body"});
-TIDEMILL_EXAMPLE(Caller, {"tenant", engines::Priority::kHigh});
+TIDEMILL_EXAMPLE(Caller, {"tenant", engines::Priority::kHigh, false});
 TIDEMILL_EXAMPLE(QuarantinedDevice, {"device", "why", true});
 TIDEMILL_EXAMPLE(NewGroup, {21, {{some_row(), {some_cell()}}}});
 TIDEMILL_EXAMPLE(LeaseRequest, {{1}, "consumer", 4, 2, 77, Duration{5}});

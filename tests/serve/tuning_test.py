@@ -190,6 +190,20 @@ class TuningTest(unittest.TestCase):
         self.expect_bits_of(created[1], "reinforcement")
         self.expect_bits_of(created[2], "supervised")
 
+    def test_a_job_is_served_while_it_trains_and_ends_well(self) -> None:
+        with tempfile.TemporaryDirectory() as folder, \
+                Jobs(pathlib.Path(folder) / "jobs", "serve.tuning.publish_every_steps=2") as jobs:
+            job = jobs.create(SUPERVISED)
+            ended = jobs.wait(job)
+            self.assertEqual(ended["status"], "succeeded", ended["error"])
+            self.assertEqual(jobs.digest(job), self.jobs.digest(self.alone["supervised"]))
+            answers = jobs.call("POST", "/v1/completions", {"model": ended["fine_tuned_model"], "prompt": "38+86=",
+                                                            "max_tokens": 4, "temperature": 0, "logprobs": 1})
+            expected = self.jobs.call("POST", "/v1/completions",
+                                      {"model": self.jobs.job(self.alone["supervised"])["fine_tuned_model"],
+                                       "prompt": "38+86=", "max_tokens": 4, "temperature": 0, "logprobs": 1})
+            self.assertEqual(answers["choices"][0]["logprobs"], expected["choices"][0]["logprobs"])
+
     def test_a_paused_job_goes_on_where_it_was(self) -> None:
         for name, spec, step in (("supervised", SUPERVISED, 50), ("reinforcement", REINFORCEMENT, 8)):
             job = self.jobs.create(spec)

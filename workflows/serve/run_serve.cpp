@@ -38,8 +38,6 @@ constexpr std::int64_t kMinCacheBytes = std::int64_t{1} << 20U;
 // A fine-tuning job that may take less than this could not train any model.
 constexpr std::int64_t kMinJobBytes = std::int64_t{8} << 20U;
 constexpr auto kPollTime = std::chrono::milliseconds(50);
-// How long fine-tuning jobs may take to complete their steps when the server stops.
-constexpr auto kTunerTime = std::chrono::seconds(60);
 // How long the last responses may take to be sent.
 constexpr auto kFlushTime = std::chrono::seconds(5);
 
@@ -390,12 +388,13 @@ void end_actor(caf::actor_system& system, const Handle& actor) {
 }
 
 // Has all jobs commit and stop. Their jobs continue when the server starts again.
-void stop_tuner(const ServeEnvironment& run, const actors::TunerActor& tuner) {
+void stop_tuner(const ServeOptions& options, const ServeEnvironment& run,
+                const actors::TunerActor& tuner) {
   caf::scoped_actor self{run.system};
   self->monitor(tuner);
   self->send(tuner, atom::stop_v);
   self->receive([](const caf::down_msg&) {},
-                caf::after(kTunerTime) >>
+                caf::after(std::chrono::seconds(options.serve.drain_seconds)) >>
                     [&run] { run.warn("finetuning jobs were ended before their step was done"); });
 }
 
@@ -426,7 +425,9 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
   TIDEMILL_ASSIGN_OR_RETURN(const actors::AccessRules access, access_rules(options.serve));
   const actors::HttpAddress address{options.serve.host,
                                     static_cast<std::uint16_t>(options.serve.port)};
-  auto opened_server = actors::open_http_server(address, {});
+  actors::HttpLimits limits;
+  limits.max_connections = std::min(limits.max_connections, connections_within_limits());
+  auto opened_server = actors::open_http_server(address, limits);
   if (!opened_server.ok()) {
     const bool is_bad = opened_server.status().code() == Errc::kInvalidArgument;
     return is_bad ? opened_server.status().with_context("serve.host") : opened_server.status();
@@ -495,7 +496,7 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
     status = wait_for_end(gateway, *http, options, run);
   }
   if (tuner) {
-    stop_tuner(run, tuner);
+    stop_tuner(options, run, tuner);
   }
   // All are linked, and all are awaited.
   end_actor(run.system, gateway);

@@ -417,6 +417,13 @@ private:
       fields_.refuse("messages", "must be a list of at least one message");
       return;
     }
+    // Each message becomes a token at least, so more of them cannot fit.
+    if (static_cast<std::int64_t>(items->size()) > model_.max_positions) {
+      fields_.refuse("messages", "has " + std::to_string(items->size()) +
+                                     " messages, and the context has " +
+                                     std::to_string(model_.max_positions) + " tokens");
+      return;
+    }
     for (std::size_t i = 0; i < items->size(); ++i) {
       check_content((*items)[i], i);
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "actors/gateway/openai/model_list.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "actors/device/job_views.hpp"
@@ -11,6 +12,8 @@
 
 namespace tidemill::actors::openai {
 namespace {
+
+constexpr std::size_t kMaxAdapterName = 256;  // bytes
 
 Json entry(const ServedModel& model, const std::string& id, bool is_adapter) {
   return Json::Object{{"id", id},
@@ -134,8 +137,13 @@ ApiResult<AdapterRequest> parse_adapter_request(std::string_view body, bool with
   request.path = with_path ? fields.string("lora_path").value_or("") : "";
   if (request.name.empty()) {
     fields.refuse("lora_name", "missing; must be the name of an adapter");
-  } else if (is_private_adapter(request.name)) {
+  } else if (is_private_adapter(request.name) || request.name.starts_with("tinker://")) {
     fields.refuse("lora_name", "is the name of an adapter of the server");
+  } else if (request.name.size() > kMaxAdapterName ||
+             std::any_of(request.name.begin(), request.name.end(),
+                         [](unsigned char c) { return c < 0x20U || c == 0x7FU; })) {
+    fields.refuse("lora_name", "must have at most " + std::to_string(kMaxAdapterName) +
+                                   " bytes and no control characters");
   }
   if (with_path && request.path.empty()) {
     fields.refuse("lora_path", "missing; must be the directory of an adapter");

@@ -20,6 +20,8 @@ constexpr std::size_t kMaxDepth = 16;
 constexpr std::size_t kMaxMessageBytes = 600;
 constexpr std::size_t kMaxMetadata = 64;  // entries
 constexpr std::size_t kMaxMetadataBytes = 16 << 10U;
+constexpr std::size_t kMaxTags = 64;
+constexpr std::size_t kMaxLabelBytes = 16 << 10U;  // of all tags and the display name
 constexpr std::size_t kMaxNameBytes = 128;
 constexpr std::size_t kMaxRecipients = 10;
 constexpr std::int64_t kMaxSeqId = std::numeric_limits<std::int32_t>::max();
@@ -374,6 +376,16 @@ CallResult<CreateSession> read_create_session(std::string_view body) {
     call.tags = fields.fields().strings("tags").value_or(std::vector<std::string>());
     call.user_metadata = fields.metadata();
     call.display_name = fields.fields().string("display_name").value_or("");
+    std::size_t bytes = call.display_name.size();
+    for (const std::string& tag : call.tags) {
+      bytes += tag.size();
+    }
+    if (call.tags.size() > kMaxTags || bytes > kMaxLabelBytes) {
+      fields.fields().refuse("tags", "at most " + std::to_string(kMaxTags) +
+                                         " tags, which have at most " +
+                                         std::to_string(kMaxLabelBytes) +
+                                         " bytes together with display_name, are kept");
+    }
     fields.fields().refuse_others(
         {"tags", "user_metadata", "display_name", "sdk_version", "project_id", "type"});
   });

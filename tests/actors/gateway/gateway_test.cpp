@@ -174,6 +174,11 @@ TEST_F(GatewayTest, HidesTheAdaptersOfJobs) {
     EXPECT_EQ(sent(change).response.status, 400U) << path;
     EXPECT_EQ(body(change)["error"]["param"], "lora_name");
   }
+  for (const char* name : {"tinker://a/b/c", "line\\nbreak"}) {
+    const ExchangeId change =
+        post("/v1/unload_lora_adapter", std::string(R"({"lora_name": ")") + name + "\"}");
+    EXPECT_EQ(body(change)["error"]["param"], "lora_name") << name;
+  }
   EXPECT_TRUE(fake_->adapter_requests.empty());
 }
 

@@ -356,6 +356,14 @@ TEST_F(GenerationCallTest, RefusesPromptsThatCannotBeUsed) {
   EXPECT_EQ(chat_param(R"([{"role": "user", "content": 1}])"), "messages[0].content");
   EXPECT_EQ(chat_param(R"([{"role": "user", "content": [{"type": "image_url"}]}])"),
             "messages[0].content");
+  std::string many = R"([{"role": "user", "content": ""})";
+  for (std::int64_t i = 0; i < model_->max_positions; ++i) {
+    many += R"(, {"role": "user", "content": ""})";
+  }
+  const ApiError crowded =
+      refused(GenerationForm::kChat, R"({"model": "base", "messages": )" + many + "]}");
+  EXPECT_EQ(crowded.param, "messages");
+  EXPECT_THAT(crowded.message, HasSubstr(" messages, and the context has "));
   model_->chat.reset();
   EXPECT_EQ(chat_param(R"([{"role": "user", "content": "x"}])"), "messages");
 }

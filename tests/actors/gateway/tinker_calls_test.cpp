@@ -325,6 +325,10 @@ TEST(TinkerCallsTest, ReadsSessionsAndModels) {
   const auto session = accepted(tinker::read_create_session(golden("create_session_0.json")));
   EXPECT_THAT(session.user_metadata, UnorderedElementsAre(Pair("who", "me")));
   EXPECT_EQ(session.display_name, "demo");
+  EXPECT_EQ(refused(tinker::read_create_session(R"({"tags": [], "display_name": ")" +
+                                                std::string(20000, 'd') + "\"}"))
+                .error.param,
+            "tags");
   const auto model = accepted(tinker::read_create_model(golden("create_model_0.json")));
   EXPECT_EQ(model.base_model, "base");
   EXPECT_EQ(model.model_seq_id, 0);

@@ -37,6 +37,7 @@ protected:
   }
 
   void open() {
+    store_.reset();  // its lock
     auto store = tinker::open_disk_store(files_, root(), model_.config);
     ASSERT_TRUE(store.ok()) << store.status().to_string();
     store_ = std::move(store).value();
@@ -46,12 +47,17 @@ protected:
   // `at`. Opens the store again, as the next server does. Returns whether the action was confirmed.
   template <class Action>
   bool confirmed_before(int at, const Action& action) {
+    store_.reset();
     fs::remove_all(root());
     open();
     EXPECT_TRUE(store_->put(info("a"), state(1), {}).ok());
+    store_.reset();
     FaultyFileSystem dying({at, EIO, true});
-    const auto other = tinker::open_disk_store(dying, root(), model_.config);
+    auto other = tinker::open_disk_store(dying, root(), model_.config);
     const bool confirmed = other.ok() && action(*other.value());
+    if (other.ok()) {
+      other.value().reset();
+    }
     open();
     return confirmed;
   }
@@ -115,6 +121,13 @@ TEST_F(DiskStoreTest, ReadsWhatItHasStored) {
   EXPECT_EQ(read.value().weights.base_digest, "base");
   EXPECT_EQ(digest_tensors(*read.value().optimizer), digest_tensors(*saved.optimizer));
   EXPECT_FALSE(store_->get(info("a").path, false).value().optimizer.has_value());
+}
+
+TEST_F(DiskStoreTest, OneProcessAtATimeUsesADirectory) {
+  const auto other = tinker::open_disk_store(files_, root(), model_.config);
+  EXPECT_EQ(other.status().code(), Errc::kUnavailable);
+  EXPECT_THAT(other.status().message(), HasSubstr("in use by process"));
+  open();
 }
 
 TEST_F(DiskStoreTest, ReplacesAndRemoves) {
@@ -225,16 +238,20 @@ TEST_F(DiskStoreTest, AFullDiskKeepsWhatItHasAndGivesBackTheRest) {
   ASSERT_TRUE(store_->put(info("a"), state(1), {}).ok());
   int failures = 0;
   for (int at = 1; at <= 60; ++at) {
+    store_.reset();
     FaultyFileSystem full({at, ENOSPC, false});
-    const auto other = tinker::open_disk_store(full, root(), model_.config);
-    const auto put = other.ok() ? other.value()->put(info("b"), state(2), {})
-                                : Result<std::int64_t>(other.status());
+    auto other = tinker::open_disk_store(full, root(), model_.config);
+    const bool opened = other.ok();
+    const auto put =
+        opened ? other.value()->put(info("b"), state(2), {}) : Result<std::int64_t>(other.status());
+    other = Status(Errc::kUnavailable, "closed");
+    open();
     if (put.ok()) {
       continue;  // only the removal of what was replaced has failed
     }
     ++failures;
     EXPECT_EQ(put.status().code(), Errc::kResourceExhausted) << at;
-    EXPECT_TRUE(!other.ok() || put.status().message().find(root().string()) == std::string::npos)
+    EXPECT_TRUE(!opened || put.status().message().find(root().string()) == std::string::npos)
         << put.status().message();
     EXPECT_FALSE(fs::exists(root() / "abc.train.0" / "incomplete" / "b")) << at;
     EXPECT_EQ(store_->get(info("a").path, true).value().weights.adapter_digest,

@@ -712,11 +712,14 @@ TEST_F(TinkerServiceTest, SamplesBelongToTheCallerAndTenantsShareTheLimit) {
   limits_.max_samples = 6;
   tenancy_ = Tenancy::kSeveral;
   start();
-  tinker::CreateSamplingSession call;
-  call.session_id = new_session();
-  call.base_model = "base";
-  const std::string sampler = ask(call)["sampling_session_id"];
+  const auto new_sampler = [&] {
+    tinker::CreateSamplingSession call;
+    call.session_id = new_session();
+    call.base_model = "base";
+    return std::string(ask(call)["sampling_session_id"]);
+  };
   caller_ = {"a", engines::Priority::kLow};
+  const std::string sampler = new_sampler();
   ask(sample(sampler, 0, 3));
   ask(sample(sampler, 1, 1), 429);  // half of the room is the most that one tenant gets
   const engines::RolloutRequest& request = backend_.requests.at(0);
@@ -724,11 +727,54 @@ TEST_F(TinkerServiceTest, SamplesBelongToTheCallerAndTenantsShareTheLimit) {
   EXPECT_EQ(request.priority, engines::Priority::kLow);
   EXPECT_EQ(request.cache_salt, "a\n");
   caller_ = {"b", engines::Priority::kNormal};
-  ask(sample(sampler, 2, 1));
+  ask(sample(new_sampler(), 0, 1));
   EXPECT_EQ(backend_.requests.back().cache_salt, "b\n");
   backend_.run();
   caller_.tenant = "a";
   ask(sample(sampler, 3, 3));
+}
+
+TEST_F(TinkerServiceTest, ATenantDoesNotSeeTheSessionsOfOthers) {
+  caller_.tenant = "a";
+  tinker::CreateSamplingSession call;
+  call.session_id = new_session();
+  call.base_model = "base";
+  const std::string sampler = ask(call)["sampling_session_id"];
+  const std::string model = new_model(call.session_id);
+  const std::string request = ask(sample(sampler, 0))["request_id"];
+  caller_.tenant = "b";
+  EXPECT_TRUE(ask(tinker::ListSessions{})["sessions"].empty());
+  ask(tinker::GetSession{call.session_id}, 404);
+  ask(tinker::FinishSession{call.session_id}, 404);
+  ask(tinker::RetrieveFuture{request}, 404);
+  ask(tinker::CancelFuture{request}, 404);
+  ask(sample(sampler, 1), 404);
+  ask(forward(model, 1), 404);
+  ask(tinker::UnloadModel{model}, 404);
+  EXPECT_TRUE(backend_.cancelled.empty());
+  caller_ = {"a", engines::Priority::kNormal, false};
+  EXPECT_EQ(ask(tinker::ListSessions{})["sessions"].size(), 1U);
+  ask(tinker::FinishSession{call.session_id}, 403);  // it has a model
+  caller_.may_tune = true;
+  ask(tinker::FinishSession{call.session_id});
+}
+
+TEST_F(TinkerServiceTest, ModelsThatAreOpenedForEndedSessionsCount) {
+  limits_.max_models = 2;
+  start();
+  const auto open_and_end = [&](std::uint32_t status) {
+    tinker::CreateModel call;
+    call.session_id = new_session();
+    call.base_model = "base";
+    call.lora.rank = 4;
+    ASSERT_EQ(sent_[send(call)].status, status);
+    send(tinker::FinishSession{call.session_id});
+  };
+  open_and_end(200);
+  open_and_end(200);
+  open_and_end(429);
+  backend_.run();
+  open_and_end(200);
 }
 
 TEST_F(TinkerServiceTest, AnEndedSessionCancelsItsSamples) {

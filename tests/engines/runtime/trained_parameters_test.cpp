@@ -55,6 +55,21 @@ TEST_F(TrainedParametersTest, AGradientThatIsNotFiniteEndsTheStepAndIsNamed) {
   EXPECT_EQ(parameters_.last_update().optimizer_step, 0);
 }
 
+TEST_F(TrainedParametersTest, AGradientWhoseSquareOverflowsEndsTheStep) {
+  OptimStep step;
+  step.max_grad_norm = 0.0;
+  set_gradient("c", 3e37F);
+  ASSERT_TRUE(parameters_.check_step(step).ok());
+  parameters_.begin_step(gradient_, step);
+  Status status;
+  while (status.ok() && parameters_.stepping()) {
+    status = parameters_.run_unit();
+  }
+  EXPECT_EQ(status.code(), Errc::kInvalidArgument) << status.to_string();
+  EXPECT_EQ(parameters_.last_update().optimizer_step, 0);
+  EXPECT_TRUE(update({}).ok()) << "clipped to a norm of 1";
+}
+
 TEST_F(TrainedParametersTest, TheGradientOfAFrozenTensorNeedNotBeFinite) {
   set_gradient("a", 2.0F);
   set_gradient("b", kInfinity);

@@ -113,7 +113,7 @@ TEST_F(FileStoreTest, KeepsTheFilesOfJobsThatHaveNotEnded) {
   EXPECT_TRUE(files().remove(validation).ok());
 }
 
-TEST_F(FileStoreTest, RemovesLeftoversButNothingElse) {
+TEST_F(FileStoreTest, RemovesIncompleteFilesAndSetsUnlistedOnesAside) {
   const std::string id = put_file("abc");
   const auto write = [&](const std::string& name) {
     std::ofstream(root() / "files" / name) << "x";
@@ -129,6 +129,7 @@ TEST_F(FileStoreTest, RemovesLeftoversButNothingElse) {
   std::vector<std::string> found = names();
   std::erase_if(found, [](const std::string& name) { return name.starts_with(".tmp"); });
   EXPECT_EQ(found, expected);
+  EXPECT_TRUE(std::filesystem::exists(root() / "unlisted" / orphan));
 }
 
 TEST_F(FileStoreTest, ReportsBytesThatAreMissing) {
