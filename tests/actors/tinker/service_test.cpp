@@ -94,6 +94,14 @@ protected:
     return result(request)["model_id"];
   }
 
+  // Returns a sampler of the base.
+  std::string new_sampler(const std::string& session) {
+    tinker::CreateSamplingSession call;
+    call.session_id = session;
+    call.base_model = "base";
+    return ask(call)["sampling_session_id"];
+  }
+
   static tinker::ForwardCall forward(const std::string& model, std::int64_t seq_id,
                                      bool forward_only = false) {
     tinker::ForwardCall call;
@@ -681,27 +689,22 @@ TEST_F(TinkerServiceTest, PollsOfASamplerTellWhatIsReady) {
 }
 
 TEST_F(TinkerServiceTest, SamplesCanBeCancelled) {
-  tinker::CreateSamplingSession call;
-  call.session_id = new_session();
-  call.base_model = "base";
-  const std::string sampler = ask(call)["sampling_session_id"];
+  const std::string session = new_session();
+  const std::string sampler = new_sampler(session);
   const std::string request = ask(sample(sampler, 0, 2))["request_id"];
   ask(tinker::CancelFuture{request});
   EXPECT_EQ(backend_.cancelled.size(), 2U);
   EXPECT_EQ(result(request)["error"], "the request was cancelled");
   backend_.run();
   ask(tinker::CancelFuture{request});  // it has ended
-  const std::string model = new_model(call.session_id);
+  const std::string model = new_model(session);
   ask(tinker::CancelFuture{ask(forward(model, 1))["request_id"]}, 400);
 }
 
 TEST_F(TinkerServiceTest, SamplesBeyondTheLimitAreRefused) {
   limits_.max_samples = 4;
   start();
-  tinker::CreateSamplingSession call;
-  call.session_id = new_session();
-  call.base_model = "base";
-  const std::string sampler = ask(call)["sampling_session_id"];
+  const std::string sampler = new_sampler(new_session());
   ask(sample(sampler, 0, 3));
   ask(sample(sampler, 1, 2), 429);
   backend_.run();
@@ -712,14 +715,8 @@ TEST_F(TinkerServiceTest, SamplesBelongToTheCallerAndTenantsShareTheLimit) {
   limits_.max_samples = 6;
   tenancy_ = Tenancy::kSeveral;
   start();
-  const auto new_sampler = [&] {
-    tinker::CreateSamplingSession call;
-    call.session_id = new_session();
-    call.base_model = "base";
-    return std::string(ask(call)["sampling_session_id"]);
-  };
   caller_ = {"a", engines::Priority::kLow};
-  const std::string sampler = new_sampler();
+  const std::string sampler = new_sampler(new_session());
   ask(sample(sampler, 0, 3));
   ask(sample(sampler, 1, 1), 429);  // half of the room is the most that one tenant gets
   const engines::RolloutRequest& request = backend_.requests.at(0);
@@ -727,7 +724,7 @@ TEST_F(TinkerServiceTest, SamplesBelongToTheCallerAndTenantsShareTheLimit) {
   EXPECT_EQ(request.priority, engines::Priority::kLow);
   EXPECT_EQ(request.cache_salt, "a\n");
   caller_ = {"b", engines::Priority::kNormal};
-  ask(sample(new_sampler(), 0, 1));
+  ask(sample(new_sampler(new_session()), 0, 1));
   EXPECT_EQ(backend_.requests.back().cache_salt, "b\n");
   backend_.run();
   caller_.tenant = "a";
@@ -736,16 +733,14 @@ TEST_F(TinkerServiceTest, SamplesBelongToTheCallerAndTenantsShareTheLimit) {
 
 TEST_F(TinkerServiceTest, ATenantDoesNotSeeTheSessionsOfOthers) {
   caller_.tenant = "a";
-  tinker::CreateSamplingSession call;
-  call.session_id = new_session();
-  call.base_model = "base";
-  const std::string sampler = ask(call)["sampling_session_id"];
-  const std::string model = new_model(call.session_id);
+  const std::string session = new_session();
+  const std::string sampler = new_sampler(session);
+  const std::string model = new_model(session);
   const std::string request = ask(sample(sampler, 0))["request_id"];
   caller_.tenant = "b";
   EXPECT_TRUE(ask(tinker::ListSessions{})["sessions"].empty());
-  ask(tinker::GetSession{call.session_id}, 404);
-  ask(tinker::FinishSession{call.session_id}, 404);
+  ask(tinker::GetSession{session}, 404);
+  ask(tinker::FinishSession{session}, 404);
   ask(tinker::RetrieveFuture{request}, 404);
   ask(tinker::CancelFuture{request}, 404);
   ask(sample(sampler, 1), 404);
@@ -754,9 +749,9 @@ TEST_F(TinkerServiceTest, ATenantDoesNotSeeTheSessionsOfOthers) {
   EXPECT_TRUE(backend_.cancelled.empty());
   caller_ = {"a", engines::Priority::kNormal, false};
   EXPECT_EQ(ask(tinker::ListSessions{})["sessions"].size(), 1U);
-  ask(tinker::FinishSession{call.session_id}, 403);  // it has a model
+  ask(tinker::FinishSession{session}, 403);  // it has a model
   caller_.may_tune = true;
-  ask(tinker::FinishSession{call.session_id});
+  ask(tinker::FinishSession{session});
 }
 
 TEST_F(TinkerServiceTest, ModelsThatAreOpenedForEndedSessionsCount) {
@@ -778,15 +773,13 @@ TEST_F(TinkerServiceTest, ModelsThatAreOpenedForEndedSessionsCount) {
 }
 
 TEST_F(TinkerServiceTest, AnEndedSessionCancelsItsSamples) {
-  tinker::CreateSamplingSession call;
-  call.session_id = new_session();
-  call.base_model = "base";
-  const std::string sampler = ask(call)["sampling_session_id"];
+  const std::string session = new_session();
+  const std::string sampler = new_sampler(session);
   ask(sample(sampler, 0, 3));
   tinker::RetrieveFutures poll;
   poll.sampling_session_id = sampler;
   const ExchangeId waiting = send(poll);
-  ask(tinker::FinishSession{call.session_id});
+  ask(tinker::FinishSession{session});
   EXPECT_EQ(backend_.cancelled.size(), 3U);
   EXPECT_EQ(sent_[waiting].status, 404U);
   backend_.run();
