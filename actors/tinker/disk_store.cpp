@@ -241,7 +241,7 @@ public:
 
   Status remove(const CheckpointPath& path) override {
     // A folder without this file is no checkpoint, whatever else is left in it.
-    if (const Status removed = remove_file(files_, folder(path) / kInfoFile);
+    if (Status removed = remove_file(files_, folder(path) / kInfoFile);
         !removed.ok() && removed.code() != Errc::kNotFound) {
       return removed;
     }

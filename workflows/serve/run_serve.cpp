@@ -344,7 +344,7 @@ actors::TunerActor start_tuner(const ServeOptions& options, const ServeEnvironme
   deps.max_running = static_cast<std::size_t>(options.serve.tuning.max_running);
   deps.unix_time = run.unix_time;
   deps.log = run.warn;
-  const actors::TunerActor tuner = actors::spawn_tuner(run.system, std::move(deps));
+  actors::TunerActor tuner = actors::spawn_tuner(run.system, std::move(deps));
   caf::anon_send(tuner, atom::start_v);
   return tuner;
 }
