@@ -81,7 +81,8 @@ void describe(Schema<ServerOptions>& s) {
       .at_least(0)
       .unit("bytes");
   s.field("drain_seconds", &ServerOptions::drain_seconds,
-          "Time to complete responses after a signal to stop.")
+          "Time to complete responses after a signal to stop, and as long again for the steps of "
+          "fine-tuning jobs.")
       .range(0, 86400)
       .unit("seconds");
   s.field("checkpoints_path", &ServerOptions::checkpoints_path,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "actors/device/device_work.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 
@@ -121,10 +122,11 @@ Status DeviceWork::change_adapters(const AdapterRequest& request) const {
   TIDEMILL_ASSIGN_OR_RETURN(engines::AdapterFiles files, deps_.open_adapter(request));
   PolicyVersion version = request.version;
   if (version == PolicyVersion()) {
-    // Files without a version replace whatever has the name, and get its version.
-    for (const engines::LoadedAdapter& loaded : deps_.adapters->loaded()) {
-      version = loaded.name == request.name ? loaded.version : version;
-    }
+    const auto loaded = deps_.adapters->loaded();
+    const auto same = std::find_if(loaded.begin(), loaded.end(), [&](const auto& adapter) {
+      return adapter.name == request.name;
+    });
+    version = same != loaded.end() ? same->version : version;
   }
   return deps_.adapters->load({request.name, version, std::move(files)});
 }

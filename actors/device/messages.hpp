@@ -116,7 +116,9 @@ struct AdapterRequest {
   /// The directory of the adapter to load, in PEFT's format, on the machine of the device. If it is
   /// empty, `config` and `tensors` are the adapter.
   std::string path;
-  PolicyVersion version;    // of the adapter to load; see `NamedAdapter::version`
+  /// Of the adapter to load; see `NamedAdapter::version`. An adapter without a version replaces
+  /// whatever has its name, and gets that version.
+  PolicyVersion version;
   std::string config = {};  // the text of an adapter_config.json
   TensorMap tensors = {};   // as in `engines::AdapterFiles`
 };

@@ -108,12 +108,8 @@ Tenancy tenancy_of(const AccessRules& rules) {
 
 Caller caller_of(const HttpRequest& request, const AccessRules& rules) {
   const ApiKey* key = rules.keys == nullptr ? nullptr : rules.keys->find(key_of(request));
-  if (key == nullptr) {
-    return {};
-  }
-  const bool may_tune =
-      std::find(key->scopes.begin(), key->scopes.end(), KeyScope::kTune) != key->scopes.end();
-  return {key->tenant, key->priority, may_tune};
+  return key == nullptr ? Caller()
+                        : Caller{key->tenant, key->priority, key->permits(KeyScope::kTune)};
 }
 
 std::size_t max_body_bytes(const HttpRequest& request, const AccessRules& rules,

@@ -175,8 +175,7 @@ public:
 
   /// Starts reading the list of checkpoints. Until it is there, requests about checkpoints get 503.
   void start();
-  /// Handles a request of `caller`. Sessions of other tenants, and all that belongs to them, do not
-  /// exist for it.
+  /// Handles a request of `caller`. What belongs to sessions of other tenants gets status 404.
   void handle(ExchangeId exchange, Call call, const Caller& caller);
   /// Forgets an exchange whose client has closed its connection. Requests go on: their results
   /// belong to futures.
@@ -357,7 +356,6 @@ private:
   FutureTable futures_;
   std::map<std::string, Session> sessions_;
   std::map<std::string, Model> models_;
-  std::set<std::string> ended_opens_;  // jobs that are opened for models that have ended
   std::map<std::string, Sampler> samplers_;
   std::map<std::string, Adapter> adapters_;
   std::map<std::string, Sampling> sampling_;
@@ -373,6 +371,7 @@ private:
   std::uint64_t last_use_ = 0;
   FairLimit running_samples_;
   std::size_t waiting_bytes_ = 0;
+  std::size_t ended_opens_ = 0;  // jobs that the backend opens for models that have ended
 };
 
 /// Returns the id of a request's future: the same if the client sends the request again.

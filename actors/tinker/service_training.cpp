@@ -50,7 +50,7 @@ void Service::add_model(ExchangeId exchange, const std::string& session_id, std:
     respond_future(exchange, request, id);  // the client has sent the request again
     return;
   }
-  if (models_.size() + ended_opens_.size() >= deps_.limits.max_models) {
+  if (models_.size() + ended_opens_ >= deps_.limits.max_models) {
     fail(exchange, {429, "the server has too many models; end other sessions first"});
     return;
   }
@@ -76,17 +76,16 @@ void Service::open_job(const std::string& model_id, std::optional<JobState> stat
         const auto found = models_.find(model_id);
         if (found == models_.end() || found->second.job != name) {
           deps_.backend->close(name);  // its session has ended meanwhile
-          ended_opens_.erase(name);
+          --ended_opens_;
           return;
         }
+        found->second.opening = false;
         if (!status.ok()) {
-          found->second.opening = false;
           futures_.complete(future_id(model_id, 0),
                             failed_future(status.message(), category_of(status)), deps_.now());
           end_model(model_id);
           return;
         }
-        found->second.opening = false;
         found->second.open = true;
         touch_run(found->second);
         futures_.complete(future_id(model_id, 0), {Json(result).to_line()}, deps_.now());
@@ -121,7 +120,7 @@ void Service::end_model(const std::string& id) {
   if (model.open) {
     deps_.backend->close(model.job);
   } else if (model.opening) {
-    ended_opens_.insert(model.job);
+    ++ended_opens_;
   }
   // Futures of requests that have not ended fail. Those of an ended session are dropped anyway.
   std::vector<std::int64_t> numbers = {0, model.queue.next() - 1};

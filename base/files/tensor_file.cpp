@@ -10,6 +10,7 @@
 
 #include "base/json/json.hpp"
 #include "base/text/quote.hpp"
+#include "base/text/utf8.hpp"
 
 namespace tidemill {
 namespace {
@@ -123,8 +124,7 @@ Status check_tensor_name(const std::string& name, const TensorFileLimits& limits
     return invalid_argument("a name must have 1 to " + std::to_string(limits.max_name_bytes) +
                             " bytes");
   }
-  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20U || c == 0x7F; };
-  if (std::any_of(name.begin(), name.end(), is_control)) {
+  if (has_control(name)) {
     return corrupt_data("a name must not hold control characters");
   }
   return {};

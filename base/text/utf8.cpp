@@ -2,6 +2,8 @@
 // UTF-8 by the table of well-formed byte sequences.
 #include "base/text/utf8.hpp"
 
+#include <algorithm>
+
 namespace tidemill {
 namespace {
 
@@ -128,6 +130,11 @@ bool is_white_space(char32_t c) noexcept {
   return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
          (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
          c == 0x3000;
+}
+
+bool has_control(std::string_view text) noexcept {
+  return std::any_of(text.begin(), text.end(),
+                     [](unsigned char byte) { return byte < 0x20U || byte == 0x7FU; });
 }
 
 }  // namespace tidemill

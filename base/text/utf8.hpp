@@ -10,6 +10,9 @@
 
 namespace tidemill {
 
+/// Returns whether the text has control characters of ASCII, DEL among them.
+[[nodiscard]] bool has_control(std::string_view text) noexcept;
+
 /// The result of decoding at one position of a byte string.
 struct Utf8Step {
   enum class Kind : std::uint8_t {

@@ -325,8 +325,7 @@ Status TrainedParameters::begin_apply(Step& step) {
   const double scale = clip_scale(report.gradient_norm, step.optimizer.max_grad_norm);
   if (report.gradient_norm * scale > kMaxNorm) {
     return {Errc::kInvalidArgument,
-            "the gradient has the norm " + std::to_string(report.gradient_norm * scale) +
-                ", and AdamW squares it in float32: at most 1e18 is possible"};
+            "the norm of the gradient is more than 1e18, and AdamW squares gradients in float32"};
   }
   report.optimizer_step = ++step_;
   report.learning_rate = step.options.learning_rate.value_or(

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "storage/jobs/file_store.hpp"
 
-#include <algorithm>
 #include <fcntl.h>
 #include <limits>
 #include <utility>
@@ -18,10 +17,8 @@ Status check_new_file(const NewFile& file, std::uint64_t bytes, const FileLimits
     return invalid_argument("purpose: must be " + quote(kFineTunePurpose) + ", and not " +
                             quote(file.purpose));
   }
-  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20U || c == 0x7F; };
   if (file.filename.empty() || file.filename.size() > FileStore::kMaxFilenameBytes ||
-      std::any_of(file.filename.begin(), file.filename.end(), is_control) ||
-      find_invalid_utf8(file.filename).has_value()) {
+      has_control(file.filename) || find_invalid_utf8(file.filename).has_value()) {
     return invalid_argument("filename: must be 1 to " +
                             std::to_string(FileStore::kMaxFilenameBytes) +
                             " bytes of UTF-8 without control characters");
@@ -63,15 +60,14 @@ Result<bool> FileStore::is_stored(const std::string& id) {
 }
 
 // Moves a file that no row names out of the way. It may be what a killed `put` has left, or a file
-// whose row was lost with a part of the database.
-Status FileStore::set_aside(const std::string& name) {
+// whose row was lost with a part of the database. If it cannot be moved, as on a full disk, it does
+// no harm where it is, and the next `open` tries again.
+void FileStore::set_aside(const std::string& name) {
   auto& parts = directory_->parts();
   const std::filesystem::path folder = parts.root / "unlisted";
-  TIDEMILL_RETURN_IF_ERROR(make_directory(parts.files, folder));
-  if (const int result = parts.files.rename(parts.path_of(name), folder / name); result < 0) {
-    return system_error(-result, "move to " + folder.string(), parts.path_of(name));
+  if (make_directory(parts.files, folder).ok()) {
+    (void)parts.files.rename(parts.path_of(name), folder / name);
   }
-  return {};
 }
 
 Status FileStore::remove_leftovers() {
@@ -85,7 +81,7 @@ Status FileStore::remove_leftovers() {
     }
     TIDEMILL_ASSIGN_OR_RETURN(const bool stored, is_stored(name));
     if (!stored) {
-      TIDEMILL_RETURN_IF_ERROR(set_aside(name));
+      set_aside(name);
     }
   }
   return {};
@@ -134,8 +130,8 @@ Result<StoredFile> FileStore::put(const NewFile& file, std::span<const std::byte
   TIDEMILL_ASSIGN_OR_RETURN(const std::string id, reserve(bytes.size()));
   StoredFile stored{id, file.filename, file.purpose, bytes.size(), file.created_at};
   Status status = write_file(parts.files, parts.path_of(id), bytes);
-  // After an I/O error of the database, the row may exist. The next `open` finds out, and removes
-  // the bytes if it does not.
+  // After an I/O error of the database, the row may exist. The next `open` finds out, and sets the
+  // bytes aside if it does not.
   bool may_have_row = false;
   {
     // One lock for both, or another thread counts the row and the reservation.
@@ -148,7 +144,7 @@ Result<StoredFile> FileStore::put(const NewFile& file, std::span<const std::byte
     reserved_bytes_ -= bytes.size();
   }
   if (!status.ok() && !may_have_row) {
-    // The bytes may have their name. If they cannot be removed, the next `open` does it.
+    // The bytes may have their name. If they cannot be removed, the next `open` sets them aside.
     (void)parts.files.remove(AT_FDCWD, parts.path_of(id).string(), EntryKind::kFile);
   }
   TIDEMILL_RETURN_IF_ERROR(status);

@@ -67,8 +67,8 @@ constexpr std::array kSchema = {
 };
 constexpr DatabaseSchema kDatabase = {0x544D4A31, 1, kSchema};  // "TMJ1"
 
-// Refuses a directory that has files but no database, because `FileStore::open` would take all of
-// them for leftovers.
+// Refuses a directory that has files but no database, because `FileStore::open` would set all of
+// them aside.
 Status check_database_exists(const std::filesystem::path& root) {
   std::error_code ignored;
   const std::filesystem::path path = root / "jobs.db";

@@ -197,11 +197,10 @@ class TuningTest(unittest.TestCase):
             ended = jobs.wait(job)
             self.assertEqual(ended["status"], "succeeded", ended["error"])
             self.assertEqual(jobs.digest(job), self.jobs.digest(self.alone["supervised"]))
-            answers = jobs.call("POST", "/v1/completions", {"model": ended["fine_tuned_model"], "prompt": "38+86=",
-                                                            "max_tokens": 4, "temperature": 0, "logprobs": 1})
-            expected = self.jobs.call("POST", "/v1/completions",
-                                      {"model": self.jobs.job(self.alone["supervised"])["fine_tuned_model"],
-                                       "prompt": "38+86=", "max_tokens": 4, "temperature": 0, "logprobs": 1})
+            request = {"prompt": "38+86=", "max_tokens": 4, "temperature": 0, "logprobs": 1}
+            alone = self.jobs.job(self.alone["supervised"])
+            answers, expected = (server.call("POST", "/v1/completions", {"model": job["fine_tuned_model"], **request})
+                                 for server, job in ((jobs, ended), (self.jobs, alone)))
             self.assertEqual(answers["choices"][0]["logprobs"], expected["choices"][0]["logprobs"])
 
     def test_a_paused_job_goes_on_where_it_was(self) -> None:

@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "base/text/clip.hpp"
+#include "base/text/utf8.hpp"
 
 namespace tidemill::actors {
 namespace {
@@ -36,13 +37,6 @@ constexpr int kMaxInterimResponses = 16;
 
 TimePoint now() {
   return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now());
-}
-
-bool has_control(std::string_view text) {
-  return std::any_of(text.begin(), text.end(), [](char c) {
-    const auto byte = static_cast<unsigned char>(c);
-    return byte < 0x20U || byte == 0x7FU;
-  });
 }
 
 std::string seconds_text(Duration time) {

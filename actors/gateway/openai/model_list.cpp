@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "actors/gateway/openai/model_list.hpp"
 
-#include <algorithm>
 #include <utility>
 
 #include "actors/device/job_views.hpp"
 #include "actors/gateway/openai/generation_call.hpp"
+#include "actors/gateway/tinker/calls.hpp"
 #include "base/json/fields.hpp"
 #include "base/text/clip.hpp"
 #include "base/text/quote.hpp"
+#include "base/text/utf8.hpp"
 
 namespace tidemill::actors::openai {
 namespace {
@@ -137,11 +138,9 @@ ApiResult<AdapterRequest> parse_adapter_request(std::string_view body, bool with
   request.path = with_path ? fields.string("lora_path").value_or("") : "";
   if (request.name.empty()) {
     fields.refuse("lora_name", "missing; must be the name of an adapter");
-  } else if (is_private_adapter(request.name) || request.name.starts_with("tinker://")) {
+  } else if (is_private_adapter(request.name) || request.name.starts_with(tinker::kScheme)) {
     fields.refuse("lora_name", "is the name of an adapter of the server");
-  } else if (request.name.size() > kMaxAdapterName ||
-             std::any_of(request.name.begin(), request.name.end(),
-                         [](unsigned char c) { return c < 0x20U || c == 0x7FU; })) {
+  } else if (request.name.size() > kMaxAdapterName || has_control(request.name)) {
     fields.refuse("lora_name", "must have at most " + std::to_string(kMaxAdapterName) +
                                    " bytes and no control characters");
   }

@@ -54,6 +54,9 @@ enum class CheckpointKind : std::uint8_t {
 /// Returns "training", "sampler" or "external".
 [[nodiscard]] std::string_view kind_name(CheckpointKind kind) noexcept;
 
+/// What the texts of all checkpoint paths begin with. They are the names of the adapters, too.
+inline constexpr std::string_view kScheme = "tinker://";
+
 /// Names a checkpoint: tinker://RUN/SEGMENT/NAME.
 struct CheckpointPath {
   std::string run_id;

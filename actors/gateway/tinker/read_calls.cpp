@@ -25,7 +25,6 @@ constexpr std::size_t kMaxLabelBytes = 16 << 10U;  // of all tags and the displa
 constexpr std::size_t kMaxNameBytes = 128;
 constexpr std::size_t kMaxRecipients = 10;
 constexpr std::int64_t kMaxSeqId = std::numeric_limits<std::int32_t>::max();
-constexpr std::string_view kScheme = "tinker://";
 
 struct KindNames {
   CheckpointKind kind;
