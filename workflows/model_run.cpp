@@ -367,12 +367,17 @@ Result<actors::RunSummary> run_to_end(
   });
   caf::anon_send(supervisor, atom::start_v);
   bool stop_sent = false;
+  bool cancel_sent = false;
   std::unique_lock lock(pending->mutex);
   while (!pending->changed.wait_for(lock, kStopPollInterval,
                                     [&] { return pending->result.has_value(); })) {
     if (!stop_sent && run.stop_asked && run.stop_asked()) {
       stop_sent = true;
       caf::anon_send(supervisor, atom::stop_v);
+    }
+    if (!cancel_sent && run.cancel_asked && run.cancel_asked()) {
+      cancel_sent = true;
+      caf::anon_send(supervisor, atom::cancel_v);
     }
   }
   return std::move(*pending->result);

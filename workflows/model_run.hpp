@@ -73,6 +73,9 @@ struct RunEnvironment {
   std::shared_ptr<storage::CheckedRecords> checked_records = nullptr;
   /// A device over whose base the run trains an adapter. If absent, the run opens its own.
   std::optional<SharedDevice> shared_device = std::nullopt;
+  /// Polled like `stop_asked`. If it returns true, the run ends at once with `kUnavailable`, and
+  /// what it did since its last commit is lost. May be empty.
+  std::function<bool()> cancel_asked = {};
 };
 
 /// A model to train, and the adapter to train over it, if any.

@@ -43,6 +43,10 @@ void describe(Schema<CheckpointOptions>& s) {
           "Steps between commits; 0: only at the end.")
       .range(0, 1e9)
       .also_called({"save_steps", "save_freq", "save_strategy"});
+  s.field("every_seconds", &CheckpointOptions::every_seconds,
+          "A step is also committed if this time has passed since the last commit; 0: it is not.")
+      .range(0, 1e9)
+      .unit("seconds");
 }
 
 void describe(Schema<RecordOptions>& s) {

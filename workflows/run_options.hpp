@@ -13,7 +13,8 @@ namespace tidemill::workflows {
 
 /// When a run commits.
 struct CheckpointOptions {
-  std::int64_t every_steps = 10;  // 0: only at the end
+  std::int64_t every_steps = 10;   // 0: only at the end
+  std::int64_t every_seconds = 0;  // 0: only as `every_steps` says
 };
 
 /// What a run may use of the machine.

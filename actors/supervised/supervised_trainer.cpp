@@ -241,15 +241,17 @@ void finish(Self self) {
 }
 
 void handle(Self self, RunEvent event) {
-  for (const RunAction action : self->state.phases.on(event)) {
+  auto& state = self->state;
+  if (event == RunEvent::kStepRecorded && state.commits.is_overdue(self->clock().now())) {
+    state.phases.set_commit_overdue();
+  }
+  for (const RunAction action : state.phases.on(event)) {
     switch (action) {
       case RunAction::kFetch: fetch(self); break;
       case RunAction::kTrain: train(self); break;
       case RunAction::kEvaluate: evaluate(self); break;
       case RunAction::kCapture: capture(self); break;
-      case RunAction::kWrite:
-        self->state.commits.write(self, self->state.phases.evaluated_step());
-        break;
+      case RunAction::kWrite: state.commits.write(self, state.phases.evaluated_step()); break;
       case RunAction::kFinish: finish(self); break;
     }
   }
@@ -270,7 +272,8 @@ SupervisedTrainerActor::behavior_type supervised_trainer(Self self, SupervisedDe
   state.weights = std::move(deps.weights);
   state.phases = RunPhases(phase_options(deps),
                            {state.weights.version.step, deps.evaluated_step, std::move(deps.best)});
-  state.commits = CommitChain({{}, deps.training, deps.recorder, deps.commits, deps.commit_port});
+  state.commits = CommitChain({{}, deps.training, deps.recorder, deps.commits, deps.commit_port},
+                              deps.commit_interval, self->clock().now());
   state.deps = std::move(deps);
   return {
       [self](atom::start) { handle(self, RunEvent::kStart); },

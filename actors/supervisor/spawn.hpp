@@ -41,6 +41,9 @@ using SupervisorActor = RunListenerActor::extend<
     caf::reacts_to<atom::start>,
     // Ends the run after the current step.
     caf::reacts_to<atom::stop>,
+    // Ends the run at once, unless it is over. `on_end` then gets `kUnavailable`. What the run did
+    // since its last commit is lost.
+    caf::reacts_to<atom::cancel>,
     // The port has prepared a start of the run, or failed to.
     caf::reacts_to<atom::worked>,
     // Adds a worker of this kind, and replies with it. Fails with `kNotFound` if the run has no

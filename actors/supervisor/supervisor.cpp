@@ -11,6 +11,9 @@
 //                            starts have failed: the run fails
 //   running    -> ending     the trainer is done: all others are told to end
 //   ending     -> over       all actors have terminated: the run ends well
+//   running    -> ending     the run is cancelled: all actors are told to end
+//   preparing  -> over       the port has prepared a start, but the run was cancelled meanwhile
+//   ending     -> over       all actors have terminated, and the run was cancelled: the run fails
 //
 // Workers have states of their own while the run is running; see worker_table.hpp.
 #include <algorithm>
@@ -90,6 +93,7 @@ struct SupervisorState {
   Status failure;                     // why the incarnation ended
   std::optional<RunSummary> summary;  // set once the trainer is done
   bool stop_requested = false;
+  bool cancelled = false;
 };
 
 using Self = SupervisorActor::stateful_pointer<SupervisorState>;
@@ -118,6 +122,10 @@ void prepare(Self self) {
 void forget_parts(SupervisorState& state) {
   state.parts = {};
   state.specs.clear();
+}
+
+Status cancelled_status() {
+  return {Errc::kUnavailable, "the run was cancelled"};
 }
 
 void end_run(Self self, Result<RunSummary> result) {
@@ -161,8 +169,8 @@ void start_workers(Self self) {
 void on_prepared(Self self) {
   auto& state = self->state;
   const auto work = std::exchange(state.preparation, nullptr);
-  if (!work->prepared.ok()) {
-    end_run(self, work->prepared.status());
+  if (!work->prepared.ok() || state.cancelled) {
+    end_run(self, state.cancelled ? cancelled_status() : work->prepared.status());
     return;
   }
   const std::uint64_t committed =
@@ -193,6 +201,10 @@ void continue_when_all_ended(Self self) {
     end_run(self, std::move(*state.summary));
     return;
   }
+  if (state.cancelled) {
+    end_run(self, cancelled_status());
+    return;
+  }
   if (would_repeat(state.failure) || ++state.failures > state.deps.max_restarts) {
     end_run(self, state.failure);
     return;
@@ -220,6 +232,13 @@ void end_parts(Self self, caf::exit_reason reason) {
 void end_after_failure(Self self, Status failure) {
   self->state.failure = std::move(failure);
   end_parts(self, caf::exit_reason::kill);
+}
+
+void cancel(Self self) {
+  self->state.cancelled = true;
+  if (self->state.phase == Phase::kRunning) {
+    end_parts(self, caf::exit_reason::kill);
+  }
 }
 
 void on_core_down(Self self, const std::string& name, const caf::error& reason) {
@@ -404,6 +423,7 @@ SupervisorActor::behavior_type supervisor(Self self, SupervisorDeps deps) {
           self->state.parts.stop();
         }
       },
+      [self](atom::cancel) { cancel(self); },
       [self](atom::worked) { on_prepared(self); },
       [self](atom::add, const std::string& kind) { return add_worker(self, kind); },
       [self](atom::drain, const std::string& name) { return drain_worker(self, name); },

@@ -25,6 +25,7 @@
 #include "actors/stream/handles.hpp"
 #include "actors/stream/stream_image.hpp"
 #include "actors/work/work_port.hpp"
+#include "base/clock.hpp"
 
 namespace tidemill::actors {
 
@@ -45,7 +46,14 @@ struct CommitRoute {
 class CommitChain {
 public:
   CommitChain() = default;
-  explicit CommitChain(CommitRoute route) : route_(std::move(route)) {}
+  /// A commit is overdue once `interval` has passed since the last one, or since `started`; 0:
+  /// never.
+  CommitChain(CommitRoute route, Duration interval, TimePoint started)
+      : route_(std::move(route)), interval_(interval), captured_at_(started) {}
+
+  [[nodiscard]] bool is_overdue(TimePoint now) const noexcept {
+    return interval_ > Duration{0} && now - captured_at_ >= interval_;
+  }
 
   /// Begins a commit. `begun` holds the trainer's own parts; the chain requests the others from the
   /// actors that hold them. Calls `on_captured()` when all parts have arrived.
@@ -53,6 +61,7 @@ public:
   void capture(Self self, RunCommit begun, OnCaptured on_captured) {
     captured_ = std::make_shared<Pending>();
     captured_->commit = std::move(begun);
+    captured_at_ = self->clock().now();
     if (route_.stream) {
       capture_stream(self, on_captured);
     } else {
@@ -137,6 +146,8 @@ private:
   }
 
   CommitRoute route_;
+  Duration interval_{0};
+  TimePoint captured_at_;
   std::shared_ptr<Pending> captured_;  // being captured, or captured and not yet at the port
   std::shared_ptr<Pending> written_;   // at the port
 };

@@ -204,7 +204,8 @@ bool RunPhases::begin_evaluation(Actions& actions) {
 }
 
 void RunPhases::commit_if_due(Actions& actions) {
-  const bool due = options_.commit_every != 0 && step_ % options_.commit_every == 0;
+  const bool due =
+      commit_overdue_ || (options_.commit_every != 0 && step_ % options_.commit_every == 0);
   if (due && step_ < options_.total_steps) {
     commit(actions);
   } else {
@@ -238,6 +239,7 @@ void RunPhases::commit(Actions& actions) {
     actions.push_back(RunAction::kFinish);
     return;
   }
+  commit_overdue_ = false;
   phase_ = Phase::kCapturing;
   actions.push_back(RunAction::kCapture);
 }

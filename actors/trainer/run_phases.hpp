@@ -139,6 +139,9 @@ public:
   /// one line why the run ends. Requires that the table has a row for the event.
   [[nodiscard]] std::vector<RunAction> on(RunEvent event, const std::string& reason = {});
 
+  /// Has the step that is being recorded committed, whatever its number.
+  void set_commit_overdue() noexcept { commit_overdue_ = true; }
+
   /// Updates the best evaluation with `value`, the result of evaluating `weights`, and ends the run
   /// at a plateau. Call it before the evaluation is recorded. Requires a running evaluation.
   void take_evaluation(double value, const engines::Snapshot& weights);
@@ -184,6 +187,7 @@ private:
   std::optional<RunEnd> end_;
   std::string end_reason_;
   bool stop_requested_ = false;
+  bool commit_overdue_ = false;
 };
 
 }  // namespace tidemill::actors

@@ -40,7 +40,9 @@ struct TrainerOptions {
   bool recompute_proximal = false;
   bool mask_truncated = false;     // do not train on responses cut off at the length limit
   std::uint64_t commit_every = 0;  // steps; 0: only at the end
-  std::uint64_t eval_every = 0;    // steps; 0: never
+  /// The time after which a step is committed although its number is not due. 0: none.
+  Duration commit_interval{0};
+  std::uint64_t eval_every = 0;  // steps; 0: never
   BestOptions best;
   /// The run ends once the groups that have left untrained since the last step would fill this many
   /// batches. If more of them were lost than filtered, the trainer fails with `kUnavailable`.

@@ -375,6 +375,9 @@ void act(Self self, RunAction action) {
 void handle(Self self, RunEvent event, const std::string& reason) {
   auto& state = self->state;
   const Phase before = state.phases.phase();
+  if (event == RunEvent::kStepRecorded && state.commits.is_overdue(self->clock().now())) {
+    state.phases.set_commit_overdue();
+  }
   const std::vector<RunAction> actions = state.phases.on(event, reason);
   // The time that a step waits for its batch begins when the step before it is done.
   const bool step_done =
@@ -427,7 +430,8 @@ TrainerActor::behavior_type trainer(Self self, TrainerDeps deps) {
   state.phases =
       RunPhases(phase_options(deps), {state.now.step, deps.evaluated_step, std::move(deps.best)});
   state.commits =
-      CommitChain({deps.stream, deps.training, deps.recorder, deps.commits, deps.commit_port});
+      CommitChain({deps.stream, deps.training, deps.recorder, deps.commits, deps.commit_port},
+                  deps.options.commit_interval, self->clock().now());
   state.deps = std::move(deps);
   return {
       [self](atom::start) {

@@ -2,6 +2,7 @@
 // Spawns the actor that keeps and runs fine-tuning jobs.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -14,6 +15,7 @@
 #include "actors/tuning/handles.hpp"
 #include "actors/tuning/tuning_run.hpp"
 #include "actors/work/work_port.hpp"
+#include "base/clock.hpp"
 #include "storage/jobs/job_store.hpp"
 
 namespace tidemill::actors {
@@ -23,10 +25,11 @@ using TunerActor = TuningActor::extend<
     // Continues the jobs that have not ended, and has the device serve the adapters of those that
     // have succeeded, newest first, as far as its memory goes.
     caf::reacts_to<atom::start>,
-    // Stops all runs and ends once they have ended. Their jobs stay as they are, and continue when
-    // a server opens the same store.
+    // Stops all runs and ends once they have ended, which takes little more than
+    // `TunerDeps::stop_time`. Their jobs stay as they are, and continue when a server opens the
+    // same store.
     caf::reacts_to<atom::stop>,
-    // A run has reported something.
+    // A run has reported something, or a deadline of the actor is due.
     caf::reacts_to<atom::wake>,
     // The port has run a piece of work.
     caf::reacts_to<atom::worked, std::uint64_t>>;
@@ -49,6 +52,8 @@ struct TunerDeps {
   /// Removes the files that jobs leave and nothing needs any more, except those of the jobs
   /// `running`. Called at the port, at the start and whenever a run has ended. May be empty.
   std::function<Status(storage::JobStore&, const std::set<std::string>& running)> remove_leftovers;
+  /// How long a run that is to stop may take to end its step and commit. It is cancelled then.
+  Duration stop_time = std::chrono::seconds(30);
   std::size_t max_running = 1;  // further jobs wait, in the order in which they were created
   std::function<std::int64_t()> unix_time;      // seconds
   std::function<void(const std::string&)> log;  // takes one line

@@ -7,10 +7,11 @@
 //             "running" in the store and starts its run
 //   on_report takes what runs report, in order. The last report of a run ends it.
 //   change    a client cancels, pauses or resumes a job: the store changes it, and the run is
-//             stopped, or the id is put in the queue again
+//             cancelled or stopped, or the id is put in the queue again
 //
-// A run that was stopped may end after its job has been resumed. The job then waits in the queue
-// until the run has ended.
+// A run that is stopped ends after its step. If that takes longer than `stop_time`, it is
+// cancelled. A run that was stopped may end after its job has been resumed. The job then waits in
+// the queue until the run has ended.
 //
 // If the disk is full, a run that ends for that reason pauses its job, which keeps its last commit.
 // If the store has no room for the end of a run either, the actor keeps it in `unwritten`, shows it
@@ -87,6 +88,8 @@ struct TunerState {
   std::map<std::string, UnwrittenEnd> unwritten;           // by job
   bool is_continued = false;  // the jobs of an earlier server are in the queue
   Alarm retry;
+  std::map<std::string, TimePoint> cancel_at;  // of runs that have been asked to stop
+  Alarm cancellation;
   bool stopping = false;
 };
 
@@ -255,6 +258,7 @@ void start_next(Self self) {
 void end_run(Self self, const std::string& id) {
   auto& state = self->state;
   state.runs.erase(id);
+  state.cancel_at.erase(id);
   if (state.stopping && state.runs.empty()) {
     self->quit();
     return;
@@ -395,6 +399,41 @@ void on_report(Self self, const std::string& id, const Result<RunEnded>& ended) 
   }
 }
 
+// Has a run end after its step.
+void stop_run(Self self, const std::string& id, TuningRun& run) {
+  auto& state = self->state;
+  run.request_stop();
+  const TimePoint due = TimePoint{self->clock().now()} + state.deps.stop_time;
+  state.cancellation.set(self, state.cancel_at.emplace(id, due).first->second);
+}
+
+// Cancels the runs that should have stopped by now.
+void cancel_late_runs(Self self) {
+  auto& state = self->state;
+  const TimePoint now{self->clock().now()};
+  if (!state.cancellation.take(now)) {
+    return;
+  }
+  std::optional<TimePoint> next;
+  for (auto entry = state.cancel_at.begin(); entry != state.cancel_at.end();) {
+    if (const auto& [id, due] = *entry; due > now) {
+      next = earlier(next, due);
+      ++entry;
+      continue;
+    }
+    const std::string message =
+        "The run has been ended within a step. The job repeats the steps since its last commit.";
+    state.deps.log(entry->first + ": " + message);
+    JobChange change;
+    change.now = state.deps.unix_time();
+    change.event = event_of(self, message, EventLevel::kWarn);
+    add_report(self, entry->first, std::move(change));
+    state.runs.at(entry->first)->cancel();
+    entry = state.cancel_at.erase(entry);
+  }
+  state.cancellation.set(self, next);
+}
+
 // Changes the state of a job as a client asks.
 caf::typed_response_promise<JobRecord> change_state(Self self, const std::string& id, JobState next,
                                                     const char* message) {
@@ -432,7 +471,11 @@ caf::typed_response_promise<JobRecord> change_state(Self self, const std::string
           start_next(self);
         } else if (const auto run = state.runs.find(id);
                    run != state.runs.end() && run->second != nullptr) {
-          run->second->request_stop();
+          if (next == JobState::kCancelled) {
+            run->second->cancel();
+          } else {
+            stop_run(self, id, *run->second);
+          }
         }
       });
   return promise;
@@ -552,7 +595,7 @@ void stop(Self self) {
   state.queue.clear();
   for (const auto& [id, run] : state.runs) {
     if (run != nullptr) {
-      run->request_stop();
+      stop_run(self, id, *run);
     }
   }
   if (state.runs.empty()) {
@@ -604,6 +647,7 @@ TunerActor::behavior_type tuner(Self self, TunerDeps deps) {
         if (self->state.retry.take(TimePoint{self->clock().now()})) {
           retry(self);
         }
+        cancel_late_runs(self);
         for (auto& [id, report] : self->state.reports->take()) {
           std::visit([self, &id = id](const auto& one) { on_report(self, id, one); }, report);
         }

@@ -32,7 +32,7 @@ struct RunProgress {
 
 /// A run has ended without a failure.
 struct RunEnded {
-  bool stopped = false;  // by a request; it can be started again
+  bool stopped = false;  // or cancelled; it can be started again
   std::string adapter;   // the directory of the adapter, in PEFT's layout; unless stopped
   std::uint64_t steps = 0;
   std::string metrics;  // JSON text: an object of the last metrics
@@ -41,7 +41,7 @@ struct RunEnded {
 /// What a run reports. The last report is `RunEnded`, or the failure.
 using RunReport = std::variant<RunBegan, RunProgress, Result<RunEnded>>;
 
-/// A run that has been started. The destructor requests a stop and waits for its end.
+/// A run that has been started. The destructor cancels it and waits for its end.
 class TuningRun {
 public:
   TuningRun() = default;
@@ -51,6 +51,9 @@ public:
 
   /// Makes the run commit and end after the current step. May be called more than once.
   virtual void request_stop() = 0;
+  /// Makes the run end at once. What it did since its last commit is lost. It then reports that it
+  /// was stopped, unless it had ended before. May be called more than once.
+  virtual void cancel() = 0;
 };
 
 /// Starts the run of a job, or continues it from its last commit. Does not block. The run calls

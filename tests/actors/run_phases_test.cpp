@@ -388,6 +388,19 @@ TEST(RunPhases, ACommitIsWrittenDuringTheNextStepAndTheNextCommitWaits) {
   EXPECT_THAT(phases.on(RunEvent::kCommitWritten), ElementsAre(RunAction::kCapture));
 }
 
+TEST(RunPhases, AnOverdueCommitIsMadeOnce) {
+  RunPhases phases({.total_steps = 9, .commit_every = 5}, {});
+  static_cast<void>(phases.on(RunEvent::kStart));
+  static_cast<void>(phases.on(RunEvent::kBatch));
+  phases.set_commit_overdue();
+  EXPECT_THAT(phases.on(RunEvent::kStepRecorded), ElementsAre(RunAction::kCapture));
+  EXPECT_THAT(phases.on(RunEvent::kCaptured), ElementsAre(RunAction::kWrite, RunAction::kFetch));
+  static_cast<void>(phases.on(RunEvent::kBatch));
+  static_cast<void>(phases.on(RunEvent::kCommitWritten));
+  EXPECT_THAT(phases.on(RunEvent::kStepRecorded), ElementsAre(RunAction::kFetch));
+  EXPECT_EQ(phases.committed_step(), 1U);
+}
+
 TEST(RunPhases, TheLastCommitIsWrittenBeforeTheRunIsFinished) {
   RunPhases phases({.total_steps = 1, .commit_every = 1}, {});
   static_cast<void>(phases.on(RunEvent::kStart));

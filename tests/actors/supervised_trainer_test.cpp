@@ -60,6 +60,7 @@ protected:
     deps.total_steps = total_steps_;
     deps.sequences_per_step = 2;
     deps.commit_every = commit_every_;
+    deps.commit_interval = commit_interval_;
     deps.eval_every = eval_every_;
     deps.best_options = best_options_;
     deps.eval_sequences = eval_sequences_;
@@ -135,6 +136,7 @@ protected:
   std::shared_ptr<FreedWeights> freed_;  // if set, records where trained weights are freed
   std::uint64_t total_steps_ = 3;
   std::uint64_t commit_every_ = 0;
+  Duration commit_interval_{0};
   std::uint64_t eval_every_ = 0;
   actors::BestOptions best_options_{false, 0, 0.0, actors::Better::kLower};
   std::shared_ptr<const std::vector<TrainSequence>> eval_sequences_;
@@ -289,6 +291,26 @@ TEST_F(SupervisedTrainerTest, WritesACommitDuringTheNextStep) {
   EXPECT_EQ(commits_->last->weights.version.step, 1U);
   EXPECT_EQ(commits_->last->data_position, 2U);
   EXPECT_EQ(commits_->last->records.metrics_bytes, 1U);
+}
+
+TEST_F(SupervisedTrainerTest, CommitsAStepOnceTheIntervalHasPassed) {
+  total_steps_ = 9;
+  commit_interval_ = 60s;
+  start(100);
+  advance(59s);
+  trained();
+  EXPECT_EQ(device_->captured, 0);
+  advance(1s);
+  trained();
+  EXPECT_EQ(device_->captured, 1);
+  advance(59s);
+  trained();
+  EXPECT_EQ(device_->captured, 1) << "the interval begins at the last commit";
+  advance(1s);
+  trained();
+  EXPECT_EQ(device_->captured, 2);
+  advance(0s);
+  EXPECT_EQ(commits_->last->weights.version.step, 4U);
 }
 
 // Freeing the weights of a large model takes too long for a message handler.

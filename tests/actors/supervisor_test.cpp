@@ -462,6 +462,39 @@ TEST_F(SupervisorTest, AStopDuringARestartIsPassedOnAfterIt) {
   EXPECT_EQ(stopped_, 1);
 }
 
+TEST_F(SupervisorTest, ACancelledRunEndsAtOnce) {
+  start();
+  caf::anon_send(supervisor_, atom::cancel_v);
+  drain();
+  EXPECT_EQ(stopped_, 0) << "the trainer does not complete its step";
+  EXPECT_FALSE(is_running("trainer"));
+  EXPECT_FALSE(is_running("worker"));
+  ASSERT_EQ(ends_.size(), 1U);
+  EXPECT_EQ(ends_[0].status().code(), Errc::kUnavailable);
+  EXPECT_EQ(prepared_, 1) << "it does not start again";
+}
+
+TEST_F(SupervisorTest, ARunThatIsCancelledWhileItStartsDoesNotBegin) {
+  start();
+  end("stream", {Errc::kInternal, "broken"});
+  caf::anon_send(supervisor_, atom::cancel_v);
+  advance(0s);
+  EXPECT_EQ(spawned_, 1);
+  ASSERT_EQ(ends_.size(), 1U);
+  EXPECT_THAT(ends_[0].status().message(), HasSubstr("cancelled"));
+}
+
+TEST_F(SupervisorTest, ACancelAfterTheSummaryChangesNothing) {
+  start();
+  RunSummary summary;
+  summary.steps = 7;
+  caf::anon_send(listener_, atom::finish_v, summary);
+  caf::anon_send(supervisor_, atom::cancel_v);
+  drain();
+  ASSERT_EQ(ends_.size(), 1U);
+  EXPECT_TRUE(ends_[0].ok());
+}
+
 TEST_F(SupervisorTest, AFailedPreparationEndsTheRunWithItsError) {
   prepare_failure_ = {Errc::kCorruptData, "model.safetensors: truncated"};
   start();

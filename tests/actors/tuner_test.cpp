@@ -24,11 +24,14 @@ using storage::JobState;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
+constexpr Duration kStopTime = std::chrono::seconds(20);
+
 // A run that the test reports for.
 struct StartedRun {
   JobRecord job;
   std::function<void(RunReport)> report;
   int stops = 0;
+  int cancels = 0;
   bool destroyed = false;
 };
 
@@ -37,6 +40,7 @@ public:
   explicit FakeRun(std::shared_ptr<StartedRun> run) : run_(std::move(run)) {}
   ~FakeRun() override { run_->destroyed = true; }
   void request_stop() override { ++run_->stops; }
+  void cancel() override { ++run_->cancels; }
 
 private:
   std::shared_ptr<StartedRun> run_;
@@ -73,6 +77,7 @@ protected:
       removals_.push_back(running);
       return Status();
     };
+    deps.stop_time = kStopTime;
     deps.max_running = 2;
     deps.unix_time = [] { return std::int64_t{1000}; };
     deps.log = [this](const std::string& line) { log_.push_back(line); };
@@ -200,6 +205,65 @@ TEST_F(TunerTest, APausedJobRunsAgainOnceItsRunHasEnded) {
   ASSERT_EQ(runs_.size(), 2U);
   EXPECT_EQ(runs_[1]->job.id, id);
   EXPECT_EQ(state(id), JobState::kRunning);
+}
+
+TEST_F(TunerTest, ACancelledRunEndsAtOnceAndLeavesItsPlace) {
+  const std::string id = create();
+  create();
+  const std::string waiting = create();
+  EXPECT_TRUE(send<JobRecord>(atom::cancel_v, id).ok());
+  EXPECT_EQ(runs_[0]->cancels, 1);
+  EXPECT_EQ(runs_[1]->cancels, 0);
+  end(0, true);
+  EXPECT_EQ(state(id), JobState::kCancelled);
+  ASSERT_EQ(runs_.size(), 3U);
+  EXPECT_EQ(runs_[2]->job.id, waiting);
+}
+
+TEST_F(TunerTest, ARunThatDoesNotStopInTimeIsCancelled) {
+  const std::string id = create();
+  const std::string other = create();
+  EXPECT_TRUE(send<JobRecord>(atom::pause_v, id).ok());
+  advance(kStopTime / 2);
+  EXPECT_TRUE(send<JobRecord>(atom::pause_v, other).ok());
+  EXPECT_EQ(runs_[0]->cancels, 0);
+  advance(kStopTime / 2);
+  settle();
+  EXPECT_EQ(runs_[0]->cancels, 1);
+  EXPECT_EQ(runs_[1]->cancels, 0) << "it has half of its time left";
+  EXPECT_THAT(messages(id).front(), HasSubstr("ended within a step"));
+  end(0, true);
+  EXPECT_EQ(state(id), JobState::kPaused);
+  advance(kStopTime / 2);
+  settle();
+  EXPECT_EQ(runs_[1]->cancels, 1);
+  EXPECT_TRUE(send<JobRecord>(atom::resume_v, id).ok());
+  EXPECT_EQ(state(id), JobState::kRunning);
+}
+
+TEST_F(TunerTest, ARunThatStopsInTimeIsNotCancelled) {
+  const std::string id = create();
+  EXPECT_TRUE(send<JobRecord>(atom::pause_v, id).ok());
+  end(0, true);
+  EXPECT_TRUE(send<JobRecord>(atom::resume_v, id).ok());
+  advance(kStopTime * 2);
+  settle();
+  EXPECT_EQ(runs_.at(0)->cancels, 0);
+  EXPECT_EQ(runs_.at(1)->cancels, 0);
+  EXPECT_EQ(state(id), JobState::kRunning);
+}
+
+TEST_F(TunerTest, AStoppedTunerCancelsRunsThatDoNotStopInTime) {
+  const std::string id = create();
+  caf::anon_send(tuner_, atom::stop_v);
+  settle();
+  EXPECT_EQ(runs_[0]->cancels, 0);
+  advance(kStopTime);
+  settle();
+  EXPECT_EQ(runs_[0]->cancels, 1);
+  end(0, true);
+  EXPECT_TRUE(exit_->has_value());
+  EXPECT_EQ(state(id), JobState::kRunning) << "the next server continues it";
 }
 
 TEST_F(TunerTest, AJobThatIsCancelledWhileItsAdapterIsLoadedIsNotServed) {

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests fine-tuning jobs of `tidemill serve` as a process.
 
-Usage: tuning_test.py PROGRAM SOURCE_DIR
+Usage: tuning_test.py PROGRAM SOURCE_DIR [TEST...]
 """
 import hashlib
 import json
@@ -73,8 +73,8 @@ class Jobs:
             raise AssertionError(f"upload: {response.status} {data}")
         return data["id"]
 
-    def create(self, spec: dict, **more: object) -> str:
-        file = self.upload("\n".join(ROWS) + "\n")
+    def create(self, spec: dict, rows: list[str] = ROWS, **more: object) -> str:
+        file = self.upload("\n".join(rows) + "\n")
         job = self.call("POST", "/v1/fine_tuning/jobs",
                         {"model": self.server.model, "training_file": file, **spec, **more})
         return job["id"]
@@ -270,5 +270,77 @@ class TuningTest(unittest.TestCase):
         self.expect_bits_of(job, "supervised")
 
 
+class LongStepTest(unittest.TestCase):
+    """A step that takes far longer than the server waits for one."""
+
+    LONG = {"method": {"type": "supervised", "supervised": {"hyperparameters": {"batch_size": 65536}}},
+            "tidemill": {"train.steps": 3}, "seed": 7}
+
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.jobs = Jobs(pathlib.Path(folder.name) / "jobs", "serve.drain_seconds=1",
+                         "serve.tuning.max_running=1")
+        self.addCleanup(lambda: self.jobs.__exit__())
+
+    def wait_for_event(self, job: str, text: str, count: int = 1) -> None:
+        deadline = time.monotonic() + SECONDS
+        while sum(text in event["message"] for event in self.jobs.events(job)) < count:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{job} has no event {text!r}: {self.jobs.events(job)}")
+            time.sleep(0.05)
+
+    def begin(self) -> str:
+        """Returns a job that is in its first step."""
+        row = json.dumps({"prompt": "1+1=", "completion": "2" * 50})
+        job = self.jobs.create(self.LONG, [row] * 100)
+        self.wait_for_event(job, "The files are valid")
+        deadline = time.monotonic() + SECONDS
+        while self.train_tokens() == 0.0:
+            self.assertLess(time.monotonic(), deadline, self.jobs.events(job))
+            time.sleep(0.05)
+        return job
+
+    def train_tokens(self) -> float:
+        connection = self.jobs.server.connect()
+        connection.request("GET", "/metrics")
+        lines = connection.getresponse().read().decode().splitlines()
+        connection.close()
+        return next(float(line.split()[-1]) for line in lines
+                    if line.startswith("tidemill:train_tokens_total"))
+
+    def expect_no_step(self, job: str) -> None:
+        self.assertFalse([event for event in self.jobs.events(job) if event["type"] == "metrics"])
+
+    def test_cancel_frees_the_place_at_once(self) -> None:
+        job = self.begin()
+        self.jobs.call("POST", f"/v1/fine_tuning/jobs/{job}/cancel")
+        short = self.jobs.create(SUPERVISED)
+        self.assertEqual(self.jobs.wait(short)["status"], "succeeded")
+        self.expect_no_step(job)
+        self.assertEqual(self.jobs.job(job)["status"], "cancelled")
+
+    def test_pause_gives_the_step_up_in_time(self) -> None:
+        job = self.begin()
+        self.jobs.call("POST", f"/v1/fine_tuning/jobs/{job}/pause")
+        self.wait_for_event(job, "ended within a step")
+        self.assertEqual(self.jobs.job(job)["status"], "paused")
+        self.jobs.call("POST", f"/v1/fine_tuning/jobs/{job}/resume")
+        self.wait_for_event(job, "The files are valid", 2)
+        self.expect_no_step(job)
+        self.assertEqual(self.jobs.job(job)["status"], "running")
+
+    def test_a_server_that_stops_gives_the_step_up_in_time(self) -> None:
+        job = self.begin()
+        self.assertEqual(self.jobs.server.stop(), 0)
+        errors = self.jobs.server.stderr()
+        self.assertIn("ended within a step", errors)
+        self.assertNotIn("did not end", errors)
+        self.jobs.server.__exit__()
+        self.jobs.start()
+        self.wait_for_event(job, "The files are valid", 2)
+        self.expect_no_step(job)
+
+
 if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])
+    unittest.main(argv=sys.argv[:1] + sys.argv[3:])

@@ -98,6 +98,7 @@ bool waits_for_evaluation(const RlOptions& options, const RlFacts& facts) {
   const std::int64_t commits = options.run.checkpoint.every_steps;
   const std::int64_t evals = options.eval.common.every_steps;
   return options.eval.common.keep_best || options.eval.common.patience > 0 ||
+         options.run.checkpoint.every_seconds > 0 ||
          (commits > 0 && static_cast<std::uint64_t>(std::lcm(commits, evals)) < facts.steps);
 }
 
@@ -239,7 +240,7 @@ engines::MemoryLoad likely_load(const RlOptions& options, const RlFacts& facts) 
                                           evaluation_pages(options, facts, micro));
   // The last commit is written after generation and training have ended.
   const auto every = static_cast<std::uint64_t>(options.run.checkpoint.every_steps);
-  load.commits = every > 0 && every < facts.steps;
+  load.commits = options.run.checkpoint.every_seconds > 0 || (every > 0 && every < facts.steps);
   return load;
 }
 

@@ -83,6 +83,7 @@ actors::TrainerOptions trainer_options(const RlOptions& options, std::uint64_t s
   trainer.recompute_proximal = options.algorithm.proximal == ProximalPolicy::kRecompute;
   trainer.mask_truncated = options.algorithm.mask_truncated;
   trainer.commit_every = static_cast<std::uint64_t>(options.run.checkpoint.every_steps);
+  trainer.commit_interval = std::chrono::seconds(options.run.checkpoint.every_seconds);
   trainer.eval_every = static_cast<std::uint64_t>(options.eval.common.every_steps);
   trainer.best = best_options(options.eval.common, actors::Better::kHigher);
   return trainer;

@@ -19,13 +19,15 @@ constexpr double kSupervisedRate = 2e-4;
 constexpr double kReinforcementRate = 5e-5;
 constexpr std::uint64_t kRowsPerBatchRow = 500;
 constexpr std::int64_t kEvalInterval = 10;  // steps
-constexpr std::int64_t kCommitInterval = 10;
+constexpr std::int64_t kCommitSteps = 10;
+constexpr std::int64_t kCommitSeconds = 60;
 constexpr std::int64_t kSamplesBytes = std::int64_t{64} << 20U;  // of the records of a job
 
 // The keys that a request may set. A name that ends with a dot stands for all keys below it. Keys
 // that are missing name files, programs or limits of the server.
 constexpr auto kOwnKeys = std::to_array<std::string_view>({
     "algorithm.",
+    "checkpoint.every_seconds",
     "checkpoint.every_steps",
     "data.chat",
     "data.chat_template_kwargs.",
@@ -226,7 +228,8 @@ Result<std::string> job_config(const ServeOptions& server, const JobSpec& spec,
     set_key(config, "data.eval", inputs.validation_path);
     set_key(config, "eval.every_steps", values.eval_interval);
   }
-  set_key(config, "checkpoint.every_steps", kCommitInterval);
+  set_key(config, "checkpoint.every_steps", kCommitSteps);
+  set_key(config, "checkpoint.every_seconds", kCommitSeconds);
   set_key(config, "record.samples_bytes", kSamplesBytes);
   set_key(config, "seed", integer(static_cast<std::uint64_t>(spec.seed)));
   set_key(config, "device.threads", server.device.threads);

@@ -160,14 +160,19 @@ public:
         progress_(deps_->clock, report_),
         thread_([this] {
           auto ended = run();
+          if (!ended.ok() && cancelled_) {
+            report_(RunReport(Result<RunEnded>(RunEnded{true, {}, 0, "{}"})));
+            return;
+          }
           report_(RunReport(ended.ok() ? std::move(ended)
                                        : without_paths(deps_->server, ended.status())));
         }) {}
   ~JobRun() override {
-    stopped_ = true;
+    cancelled_ = true;
     thread_.join();
   }
   void request_stop() override { stopped_ = true; }
+  void cancel() override { cancelled_ = true; }
 
 private:
   [[nodiscard]] Result<RunEnded> run();
@@ -180,6 +185,7 @@ private:
   std::function<void(RunReport)> report_;
   Progress progress_;
   std::atomic<bool> stopped_ = false;
+  std::atomic<bool> cancelled_ = false;
   std::thread thread_;  // last: it uses the other members
 };
 
@@ -248,6 +254,7 @@ Result<RunEnded> JobRun::run() {
                      [](const std::string&) {},
                      [this] { return stopped_.load(); },
                      {}};
+  run.cancel_asked = [this] { return cancelled_.load(); };
   run.shared_device = deps_->device;
   run.shared_device->public_name = tuned_model_name(deps_->model, job_);
   TIDEMILL_ASSIGN_OR_RETURN(const actors::RunSummary summary,

@@ -40,6 +40,8 @@ constexpr std::int64_t kMinJobBytes = std::int64_t{8} << 20U;
 constexpr auto kPollTime = std::chrono::milliseconds(50);
 // How long the last responses may take to be sent.
 constexpr auto kFlushTime = std::chrono::seconds(5);
+// How long a run may take to end once it is cancelled.
+constexpr auto kCancelTime = std::chrono::seconds(10);
 
 // Returns the last part of the path of a model.
 std::string model_name(const std::string& path) {
@@ -341,6 +343,7 @@ actors::TunerActor start_tuner(const ServeOptions& options, const ServeEnvironme
                                                             const std::set<std::string>& running) {
     return remove_old_runs(options, files, jobs, running);
   };
+  deps.stop_time = std::chrono::seconds(options.serve.drain_seconds);
   deps.max_running = static_cast<std::size_t>(options.serve.tuning.max_running);
   deps.unix_time = run.unix_time;
   deps.log = run.warn;
@@ -394,8 +397,8 @@ void stop_tuner(const ServeOptions& options, const ServeEnvironment& run,
   self->monitor(tuner);
   self->send(tuner, atom::stop_v);
   self->receive([](const caf::down_msg&) {},
-                caf::after(std::chrono::seconds(options.serve.drain_seconds)) >>
-                    [&run] { run.warn("finetuning jobs were ended before their step was done"); });
+                caf::after(std::chrono::seconds(options.serve.drain_seconds) + kCancelTime) >>
+                    [&run] { run.warn("finetuning jobs did not end; they are given up"); });
 }
 
 // Returns the URL of a server that listens at `host`. If that is all addresses, names loopback.

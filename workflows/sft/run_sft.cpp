@@ -157,7 +157,7 @@ engines::MemoryLoad likely_load(const SftOptions& options, const SftRun& opened)
                                std::min(load.sequence_tokens, batch));
   // The last commit is written after training has ended.
   const auto every = static_cast<std::uint64_t>(options.run.checkpoint.every_steps);
-  load.commits = every > 0 && every < opened.steps;
+  load.commits = options.run.checkpoint.every_seconds > 0 || (every > 0 && every < opened.steps);
   // Each sequence has pages of its own.
   const double mean = std::max(lengths.mean(), 1.0);
   load.kv_tokens = static_cast<std::int64_t>(static_cast<double>(load.train_tokens) / mean *

@@ -10,6 +10,7 @@ actors::SupervisedDeps supervised_deps(const SftOptions& options, std::uint64_t 
   deps.total_steps = steps;
   deps.sequences_per_step = static_cast<std::uint32_t>(options.train.sequences_per_step);
   deps.commit_every = static_cast<std::uint64_t>(options.run.checkpoint.every_steps);
+  deps.commit_interval = std::chrono::seconds(options.run.checkpoint.every_seconds);
   deps.eval_every = static_cast<std::uint64_t>(options.eval.every_steps);
   deps.best_options = best_options(options.eval, actors::Better::kLower);
   return deps;
