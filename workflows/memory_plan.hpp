@@ -27,6 +27,11 @@ inline constexpr std::int64_t kWindowTokens = 2048;
   return longest > kWindowTokens ? kWindowTokens : 0;
 }
 
+/// Returns the `RuntimeOptions::window_tokens` for training beside generation, where an iteration
+/// may wait for one window in one layer: a multiple of 64, at most `kWindowTokens`, and fewer the
+/// larger the layers are. Depends on the model alone, so that no bit depends on the machine.
+[[nodiscard]] std::int64_t window_beside_generation(const engines::ModelConfig& model) noexcept;
+
 /// The sizes and policies of a runtime that a memory plan chooses.
 struct MemoryBudgets {
   engines::Recompute recompute = engines::Recompute::kNone;

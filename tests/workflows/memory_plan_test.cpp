@@ -151,6 +151,21 @@ TEST(MemoryPlan, WindowsFollowFromTheDataAlone) {
   EXPECT_EQ(window_for(kWindowTokens + 1), kWindowTokens);
 }
 
+// Layers of 1024 x (2048 + 2 * 1024 + 2048 + 3 * 3072) weights; see qwen3-0.6b.
+TEST(MemoryPlan, WindowsBesideGenerationAreSmallerForLargerLayers) {
+  engines::ModelConfig model;
+  model.hidden_size = 1024;
+  model.intermediate_size = 3072;
+  model.num_heads = 16;
+  model.num_kv_heads = 8;
+  model.head_dim = 128;
+  EXPECT_EQ(window_beside_generation(model), 192);
+  model.hidden_size = 8192;
+  EXPECT_EQ(window_beside_generation(model), 64);
+  model.hidden_size = 64;
+  EXPECT_EQ(window_beside_generation(model), kWindowTokens);
+}
+
 TEST(MemoryPlan, PoliciesAreNamed) {
   using engines::Recompute;
   EXPECT_EQ(policy_text({Recompute::kNone, 0, 1, 1}), "");

@@ -378,7 +378,8 @@ MemoryPlan max_memory_plan(const RlOptions& options, const TrainedModel& model, 
   const auto plan_for = [&](engines::Recompute recompute, std::int64_t train_tokens) {
     runtime = rl_runtime_options(options, model, 1);
     runtime.recompute = recompute;
-    runtime.window_tokens = window_for(longest);
+    runtime.window_tokens =
+        opened.shares_base ? window_beside_generation(config) : window_for(longest);
     load.engine.train_tokens = train_tokens;
     const auto make = [&](std::int64_t generated) {
       runtime.generated_bytes = generated;

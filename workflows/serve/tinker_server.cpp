@@ -37,7 +37,7 @@ actors::MakeJobOptions make_job_options(const ServeOptions& options,
              const TensorMap* tensors) -> Result<engines::JobOptions> {
     const engines::AdapterConfig config = actors::tinker::to_adapter_config(lora, base);
     engines::JobOptions job;
-    job.window_tokens = window_for(files.config.max_positions);
+    job.window_tokens = window_beside_generation(files.config);
     if (tensors != nullptr) {
       TIDEMILL_ASSIGN_OR_RETURN(
           job.adapter, engines::assemble_adapter(config, *tensors, files.config, "checkpoint"));

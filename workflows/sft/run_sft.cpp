@@ -192,7 +192,8 @@ MemoryPlan max_memory_plan(const SftOptions& options, const TrainedModel& model,
         engines::RuntimeOptions runtime =
             runtime_options(model, options.model, options.train.common, 1, options.run.device);
         runtime.recompute = recompute;
-        runtime.window_tokens = window_for(longest);
+        runtime.window_tokens =
+            opened.shares_base ? window_beside_generation(model.files.config) : window_for(longest);
         engines::set_budgets(model.files.config, load, runtime);
         return make_memory_plan(model.files, runtime, {load, 0, options.eval.keep_best});
       });
