@@ -16,7 +16,7 @@ namespace {
 
 // Returns the report of an iteration, or why a part of it failed.
 Result<engines::StepReport> report_of(const engines::Iteration& iteration) {
-  TIDEMILL_RETURN_IF_ERROR(iteration.rollout);
+  TIDEMILL_RETURN_IF_ERROR(iteration.rollout_status);
   if (iteration.failed_job.has_value()) {
     return iteration.failed_job->status;
   }

@@ -254,7 +254,7 @@ Duration DeviceWork::iterate() {
 
 // A failure of training ends the request and not the device.
 void DeviceWork::take_results(const engines::Iteration& iteration) {
-  engine_status = iteration.rollout;
+  engine_status = iteration.rollout_status;
   for (auto& [id, job] : jobs_) {
     const bool failed = iteration.failed_job.has_value() && iteration.failed_job->job == job.job;
     if (failed && job.work == nullptr) {

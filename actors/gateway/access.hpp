@@ -17,7 +17,8 @@
 
 namespace tidemill::actors {
 
-/// Who may send requests.
+/// The host names and keys that requests must have. The checks below return nullopt if a request is
+/// accepted, or else the error to respond with.
 struct AccessRules {
   /// The host names and addresses by which clients may address the server, in lower case and
   /// without a port. A browser that is made to resolve another name to this host (DNS rebinding)
@@ -34,13 +35,14 @@ struct AccessRules {
                                                                     const AccessRules& rules);
 
 /// Checks that a request has a key that permits `scope`, in the header `Authorization: Bearer KEY`,
-/// or in `X-API-Key`. Tinker's package only sends keys that begin with "tml-", so that prefix is
-/// left out. Errors: 401 without a valid key, 403 if it does not permit the scope.
+/// or in `X-API-Key`; if both are present, the first counts. A prefix "tml-", which Tinker's package
+/// requires of keys, is removed before the comparison.
+/// Errors: 401 without a valid key, 403 if it does not permit the scope.
 [[nodiscard]] std::optional<openai::ApiError> check_key(const HttpRequest& request,
                                                         const AccessRules& rules, KeyScope scope);
 
-/// Does the same with several scopes, of which the key needs one. If there are none, no key is
-/// needed.
+/// Checks that a request has a key that permits at least one of `scopes`. Accepts every request if
+/// `scopes` is empty. If no scope is permitted, returns the error of the last one.
 [[nodiscard]] std::optional<openai::ApiError> check_any_scope(const HttpRequest& request,
                                                               const AccessRules& rules,
                                                               std::span<const KeyScope> scopes);

@@ -8,10 +8,14 @@
 
 namespace tidemill::actors {
 
-/// Has the device generate the choices of an exchange. Refuses them with 429 beyond the limit.
+/// Requests all choices of `call` from the device and adds them to the exchange `id`, which must
+/// exist and have no choices yet. Responds with 429 if `GatewayLimits::max_choices` or
+/// `max_pending_prompt_bytes` would be exceeded, and with 404 if the model names a private adapter.
+/// The last reply of the device ends the exchange.
 void generate(GatewaySelf self, ExchangeId id, openai::GenerationCall call);
 
-/// Adds tokens that the device has generated to their streams.
+/// Passes the tokens of `batch` to the responses that they belong to, and writes them to those that
+/// are streamed. Ignores the tokens of cancelled choices.
 void on_tokens(GatewaySelf self, const TokenBatch& batch);
 
 }  // namespace tidemill::actors

@@ -23,39 +23,40 @@
 
 namespace tidemill::actors {
 
-/// The limits of a gateway. If the keys belong to several tenants, each limit leaves room for those
-/// that hold little: a tenant may hold at most as much of it as is free.
+/// The limits of a gateway. Requests beyond a limit get 429. With several tenants, each limit is
+/// shared dynamically: a tenant may hold at most as much as remains free (fair_limit.hpp).
 struct GatewayLimits {
-  /// Maximum number of choices that are waiting or being generated. Further requests get 429.
+  /// Maximum number of choices that are waiting or being generated.
   std::size_t max_choices = 2048;
-  /// Bytes of the token ids of their prompts. Further requests get 429.
+  /// Bytes of the token ids of the prompts of these choices.
   std::size_t max_pending_prompt_bytes = std::size_t{256} << 20U;
-  /// Bytes of the bodies of all requests that are not parsed yet. Further requests get 429.
+  /// Bytes of the bodies of all requests that are not parsed yet.
   std::size_t max_pending_body_bytes = std::size_t{256} << 20U;
-  /// Bytes of one upload, with the form around its file. `max_body_bytes` (access.hpp) tells the
-  /// HTTP server.
+  /// Maximum bytes of one upload, including its multipart form. The HTTP server enforces it: the
+  /// caller passes it on as `BodyLimits::upload`.
   std::size_t max_upload_bytes = (std::size_t{512} << 20U) + (std::size_t{64} << 10U);
-  /// Bytes of all uploads that have not been stored, which do not count above. Further ones get
-  /// 429.
+  /// Bytes of all uploads that are not stored yet. They do not count toward
+  /// `max_pending_body_bytes`.
   std::size_t max_pending_upload_bytes = std::size_t{768} << 20U;
 };
 
-/// Dependencies of a gateway.
+/// Dependencies of a gateway. Pointers are not null unless a comment says so, and outlive the
+/// gateway. Threads: `unix_time` is called by the gateway and at `file_port`, `local_time` by the
+/// gateway.
 struct GatewayDeps {
-  HttpServer* http = nullptr;  // outlives the gateway
+  HttpServer* http = nullptr;
   StreamingActor device;
-  /// Gets the requests of Tinker's API. Null: there is no such API.
+  /// Serves Tinker's API. If null, its paths get 404.
   TinkerActor tinker;
   std::shared_ptr<const ServedModel> model;
   WorkPort* parse_port = nullptr;  // parses requests; outlives the gateway
   /// Uploaded files, or null: the server then has no `/v1/files`.
   std::shared_ptr<storage::FileStore> files;
-  WorkPort* file_port =
-      nullptr;  // reads and writes `files`; needed with them; outlives the gateway
+  WorkPort* file_port = nullptr;  // reads and writes `files`; required if those are set
   /// Runs fine-tuning jobs, or null: the server then has no `/v1/fine_tuning/jobs`.
   TuningActor tuning;
-  std::shared_ptr<GatewayMetrics> metrics;  // not null
-  const Clock* clock = nullptr;             // outlives the gateway
+  std::shared_ptr<GatewayMetrics> metrics;
+  const Clock* clock = nullptr;
   AccessRules access;
   GatewayLimits limits;
   std::function<std::int64_t()> unix_time;  // seconds
@@ -64,7 +65,9 @@ struct GatewayDeps {
   std::uint64_t seed = 0;
 };
 
-/// Spawns a gateway. If the device ends, so does the gateway.
+/// Spawns a gateway that responds through `deps.http`. The caller starts the HTTP server, with
+/// events that send `request`, `closed` and `sent` to the returned actor. The gateway ends with
+/// `stop`, or if the device ends: all exchanges then fail with status 500.
 [[nodiscard]] GatewayActor spawn_gateway(caf::actor_system& system, GatewayDeps deps);
 
 }  // namespace tidemill::actors

@@ -98,7 +98,7 @@ void Executor::iterate_by_time(Iteration& iteration, const std::atomic<bool>* in
       can_generate ? shares_->quota(iteration.report, iteration.rollout_time) : kTrainingQuantum;
   train_units(quota, iteration, interrupt);
   const TimePoint end = now();
-  shares_->add(end - *last_end_, iteration.train_time);
+  shares_->record(end - *last_end_, iteration.train_time);
   last_end_ = end;
 }
 
@@ -183,7 +183,7 @@ void Executor::generate(Iteration& iteration) {
   auto report = rollout_->step(budget);
   iteration.rollout_time = now() - start;
   if (!report.ok()) {
-    iteration.rollout = report.status().with_context("rollout step");
+    iteration.rollout_status = report.status().with_context("rollout step");
     return;
   }
   const StepReport training = iteration.report;

@@ -30,8 +30,8 @@ struct JobFailure {
 /// What one iteration of a device did.
 struct Iteration {
   StepReport report;        // of rollout and training together
-  bool rolled_out = false;  // whether a rollout step ran, and `report` tells its queues
-  Status rollout;           // with context, if the rollout step failed
+  bool rolled_out = false;  // a rollout step succeeded; `report` has queue lengths only then
+  Status rollout_status;    // the error of the rollout step, if it failed
   std::optional<JobFailure> failed_job;
   Duration rollout_time{0};  // measured; 0 without a clock
   Duration train_time{0};
@@ -42,14 +42,15 @@ struct Iteration {
 /// If only one of them has work, it gets all iterations. If both have work and there is no latency
 /// goal, `ExecutorOptions::precedence` decides. With `kShares`, each token that one side computes
 /// adds to what the other side is owed, so neither starves. With the other two settings, one side
-/// waits until the other has no work. That wait ends: rollout runs out of work at the staleness
-/// bound, and training at the end of its batch.
+/// waits until the other has no work. The caller must ensure that this happens: in a reinforcement
+/// run, rollout stops at the staleness bound, and training at the end of its batch.
 ///
 /// With a latency goal, an iteration is a rollout step, if there is one to run, and then units of
 /// training for as long as `TimeShares` allows, chosen so that they are predicted to end in time.
-/// Iterations that leave too little time for a unit save it for later ones, up to the length of the
-/// unit: single iterations may exceed the goal by it, their mean does not. Training always gets a
-/// unit within `kMaxPause`.
+/// If the time that is left is too short for the next unit, it is carried over to later iterations,
+/// up to the predicted time of one unit. An individual iteration may therefore exceed the goal by up
+/// to one unit. The mean stays within the goal if rollout alone does, apart from the units that
+/// `kMaxPause` forces.
 ///
 /// Training jobs share the time of training by weight (`JobQueue`).
 /// Threads: one call at a time.
@@ -61,13 +62,15 @@ public:
 
   /// Adds a training job, which is borrowed until `remove`. Requires `weight` > 0.
   void add(TrainingJob& job, double weight = 1.0) { jobs_.add(job, weight); }
+  /// Removes a job. Ignores jobs that were not added.
   void remove(const TrainingJob& job) { jobs_.remove(job); }
 
   [[nodiscard]] bool has_work() const;
 
   /// Runs one iteration. Requires `has_work()`. If the options have a latency goal, training stops
   /// after the current unit once `*interrupt` is true; without a goal, `interrupt` is ignored. A
-  /// null `interrupt` never interrupts.
+  /// null `interrupt` never interrupts. Errors are reported in `Iteration`: at most one of a rollout
+  /// step and one of a job. The failed job remains added, with its work cancelled.
   [[nodiscard]] Iteration iterate(const std::atomic<bool>* interrupt = nullptr);
 
   /// The predicted times of rollout steps and of units, compared with the measured ones.
@@ -77,7 +80,8 @@ public:
   /// With a latency goal, the bound on an iteration that only trains. Training stops before the
   /// unit that is predicted to exceed it, but runs at least one.
   static constexpr Duration kTrainingQuantum = std::chrono::milliseconds(20);
-  /// How long training may pause, whatever the goal says.
+  /// If no unit has run for this long, the next iteration runs one even if it exceeds the goal. A
+  /// unit that must wait for pages of the cache does not count as run.
   static constexpr Duration kMaxPause = std::chrono::seconds(1);
 
 private:

@@ -24,7 +24,7 @@ double share_of(Duration part, Duration whole) {
 
 }  // namespace
 
-void TimeShares::add(Duration passed, Duration trained) {
+void TimeShares::record(Duration passed, Duration trained) {
   owed_ = std::clamp(owed_ + scaled(passed, goal_.train_share) - trained, -kMaxAhead, kMaxOwed);
 }
 

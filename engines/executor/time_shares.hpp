@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides how much time training gets beside generation that has a latency goal.
+// Decides how much time training gets while generation has a latency goal.
 #pragma once
 
 #include "base/clock.hpp"
@@ -11,27 +11,30 @@ namespace tidemill::engines {
 /// Plans the time of iterations: a rollout step first, then training for as long as `quota` says.
 ///
 /// The policy has three parts:
-/// - During prefill, or while requests wait, training pauses unless it is owed more than
-///   `kOwedForPrefill`. A burst of requests then waits for no more than the unit that runs.
+/// - While prompts are computed or requests wait, training pauses, so a burst of requests waits for
+///   at most the unit in progress. Training that is owed more than `kOwedForPrefill` does not pause.
 /// - During decoding, training adds at most 25% to each iteration unless it is owed time.
-/// - Training that got less than `LatencyGoal::train_share` of the time is owed the difference. The
-///   more it is owed, the more of the time that the goal leaves it gets, up to all of it.
+/// - Training that got less than `LatencyGoal::train_share` of the time is owed the difference. As
+///   this debt grows, training gets a larger part of the time that the goal leaves, and finally all
+///   of it.
 /// `Executor` also runs one unit per `Executor::kMaxPause`, whatever `quota` says.
 /// Threads: one call at a time.
 class TimeShares {
 public:
   explicit TimeShares(const LatencyGoal& goal) : goal_(goal) {}
 
-  /// Reports that `passed` has passed since the last call, of which training used `trained`, while
-  /// there was training to do.
-  void add(Duration passed, Duration trained);
+  /// Records the time since the last call, and how much of it training used. Call it only for time
+  /// in which training had work.
+  void record(Duration passed, Duration trained);
   /// Reports that there is no training to do: nothing is owed then.
   void reset() noexcept { owed_ = Duration::zero(); }
 
-  /// Returns how long training may run after a rollout step that took `spent`.
+  /// Returns how long training may run after the rollout step that `report` describes and that took
+  /// `spent`; 0 if training must pause.
   [[nodiscard]] Duration quota(const StepReport& report, Duration spent) const;
 
-  /// Returns how long a rollout step may take while sequences are being decoded.
+  /// Returns the planned time of an iteration that decodes, rollout and training together: 90% of
+  /// `LatencyGoal::per_token`. The rest covers the time outside the device.
   [[nodiscard]] Duration iteration_limit() const noexcept;
 
   /// The time that training is owed; negative if it is ahead.
@@ -40,10 +43,10 @@ public:
   /// The bounds of `owed`: time beyond them does not count.
   static constexpr Duration kMaxOwed = std::chrono::seconds(4);
   static constexpr Duration kMaxAhead = std::chrono::seconds(3);
-  /// When training is owed this much, decoding leaves it all the time that the goal allows.
+  /// From this debt on, training gets all the time that the goal leaves during decoding.
   static constexpr Duration kOwedForFullDecode = std::chrono::seconds(1);
-  /// Training that is owed more than this also runs while prompts are computed, and gets all the
-  /// time that the goal allows once it is owed `kMaxOwed`.
+  /// Above this debt, training also runs during prefill. Its part of the time that the goal leaves
+  /// grows linearly and reaches all of it at `kMaxOwed`.
   static constexpr Duration kOwedForPrefill = std::chrono::seconds(2);
 
 private:

@@ -55,7 +55,7 @@ private:
 };
 
 bool succeeds(const Iteration& iteration) {
-  return iteration.rollout.ok() && !iteration.failed_job.has_value();
+  return iteration.rollout_status.ok() && !iteration.failed_job.has_value();
 }
 
 // Runs up to `iterations` iterations and returns their order as 'r' and 't'.

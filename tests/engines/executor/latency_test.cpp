@@ -200,7 +200,7 @@ protected:
     for (const TimePoint end = clock_.now() + time; clock_.now() < end;) {
       const TimePoint start = clock_.now();
       const Iteration iteration = executor.iterate();
-      EXPECT_TRUE(iteration.rollout.ok());
+      EXPECT_TRUE(iteration.rollout_status.ok());
       EXPECT_FALSE(iteration.failed_job.has_value());
       longest = std::max(longest, Duration(clock_.now() - start));
     }
