@@ -18,12 +18,15 @@ void describe(Schema<SloOptions>& s) {
 }
 
 void describe(Schema<TuningOptions>& s) {
-  s.field("max_running", &TuningOptions::max_running,
-          "Maximum number of fine-tuning jobs that train at the same time; others wait.")
+  s.field(
+       "max_running", &TuningOptions::max_running,
+       "Maximum number of fine-tuning jobs that train at the same time; others wait. Without it, "
+       "4, or fewer if memory is not enough for 4 jobs with sequences of job_tokens.")
       .range(1, 64);
   s.field("job_tokens", &TuningOptions::job_tokens,
-          "Positions of the KV cache that each running job may hold. They are reserved in addition "
-          "to serve.kv_bytes. Longer sequences are refused, also those of clients of Tinker's API.")
+          "Maximum length of a sequence to train on, with its last token, also for clients of "
+          "Tinker's API. Each running job may hold as many positions of the KV cache, which are "
+          "reserved in addition to serve.kv_bytes.")
       .range(16, 1 << 24)
       .unit("tokens");
   s.field("share", &TuningOptions::share,

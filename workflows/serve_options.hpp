@@ -22,11 +22,11 @@ struct SloOptions {
 
 /// How fine-tuning jobs share the server.
 struct TuningOptions {
-  std::int32_t max_running = 4;          // jobs
-  std::int64_t job_tokens = 4096;        // positions of the cache that each running job may hold
-  double share = 0.8;                    // of the device's time, in [0, 1)
-  std::int64_t publish_every_steps = 0;  // 0: only at the end
-  std::optional<std::string> example;    // path of a file; absent: the server offers none
+  std::optional<std::int32_t> max_running;  // jobs; absent: 4, or fewer if memory requires it
+  std::int64_t job_tokens = 4096;           // of the longest sequence of a job
+  double share = 0.8;                       // of the device's time, in [0, 1)
+  std::int64_t publish_every_steps = 0;     // 0: only at the end
+  std::optional<std::string> example;       // path of a file; absent: the server offers none
 };
 
 /// Where a server listens, and what it serves.

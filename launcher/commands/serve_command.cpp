@@ -148,7 +148,8 @@ private:
     if (plan.max_jobs > 0) {
       lines.push_back(
           {"memory, each of " + std::to_string(plan.max_jobs) + " finetuning jobs at most",
-           mebibytes_text(plan.job_bytes), "job_memory_bytes", plan.job_bytes});
+           mebibytes_text(plan.job_bytes) + (plan.note.empty() ? "" : "; " + plan.note),
+           "job_memory_bytes", plan.job_bytes});
     }
     print_dry_run(file_.schema(), resolved, lines, session);
     return {};

@@ -27,6 +27,7 @@
 #include "workflows/serve/job_runs.hpp"
 #include "workflows/serve/run_folders.hpp"
 #include "workflows/serve/tinker_server.hpp"
+#include "workflows/sft/run_sft.hpp"
 
 namespace tidemill::workflows {
 namespace {
@@ -35,8 +36,9 @@ using actors::ServedModel;
 
 constexpr std::size_t kMaxKeysBytes = std::size_t{1} << 20U;
 constexpr std::int64_t kMinCacheBytes = std::int64_t{1} << 20U;
-// A fine-tuning job that may take less than this could not train any model.
-constexpr std::int64_t kMinJobBytes = std::int64_t{8} << 20U;
+// The fine-tuning jobs that train at the same time without `serve.tuning.max_running`, if memory
+// allows.
+constexpr std::int64_t kDefaultJobs = 4;
 constexpr auto kPollTime = std::chrono::milliseconds(50);
 // How long the last responses may take to be sent.
 constexpr auto kFlushTime = std::chrono::seconds(5);
@@ -82,13 +84,6 @@ bool trains(const ServeOptions& options) {
   return runs_jobs(options) || options.serve.checkpoints_path.has_value();
 }
 
-// Returns the memory of the part of the cache that jobs reserve.
-std::int64_t job_cache_bytes(const ServeOptions& options, const engines::ModelConfig& config) {
-  const TuningOptions& tuning = options.serve.tuning;
-  return runs_jobs(options) ? tuning.max_running * cached_bytes(options, config, tuning.job_tokens)
-                            : 0;
-}
-
 // Returns the longest prompt and response together that fit both the context and the cache.
 std::int64_t max_positions(const ServeOptions& options, const engines::ModelConfig& config) {
   const std::int64_t page_bytes = cached_bytes(options, config, engines::kPageTokens);
@@ -126,6 +121,7 @@ Result<std::shared_ptr<const ServedModel>> describe_model(const ServeOptions& op
       std::move(constraints)});
 }
 
+// Leaves out the part of the cache that jobs reserve, which `plan_server` adds.
 engines::RuntimeOptions runtime_options(const ServeOptions& options,
                                         const engines::ModelFiles& files, const Clock& clock,
                                         engines::Tokenizer tokenizer) {
@@ -133,7 +129,7 @@ engines::RuntimeOptions runtime_options(const ServeOptions& options,
   runtime.threads = options.device.threads;
   runtime.compute = compute_type(options.model, files.config);
   runtime.kv_dtype = cache_type_of(options, files.config);
-  runtime.kv_bytes = cache_bytes(options, files.config) + job_cache_bytes(options, files.config);
+  runtime.kv_bytes = cache_bytes(options, files.config);
   runtime.trains_adapters = trains(options);
   runtime.max_running = options.serve.max_running;
   runtime.adapter_bytes = options.serve.adapter_bytes;
@@ -144,29 +140,97 @@ engines::RuntimeOptions runtime_options(const ServeOptions& options,
   return runtime;
 }
 
-// Plans the memory of a server with the options `runtime`.
-Result<ServerPlan> plan_server(const ServeOptions& options, const engines::ModelFiles& files,
-                               const engines::RuntimeOptions& runtime) {
+// What the plan of a server must leave to jobs.
+struct JobMemory {
+  std::int64_t tokens = 0;  // of the longest sequence of a job
+  std::int64_t bytes = 0;   // that a job with one such sequence takes at least
+};
+
+// Opens the served model. If the server runs jobs, makes the adapter of a job as well, whose memory
+// is to be planned.
+Result<TrainedModel> open_model(const ServeOptions& options) {
+  TrainOptions train;
+  if (runs_jobs(options)) {
+    train.adapter.emplace();
+  }
+  return open_trained_model(options.model, train, options.seed);
+}
+
+// Plans a job with the default adapter, and releases the adapter, because the server does not hold
+// it.
+JobMemory plan_job(const ServeOptions& options, TrainedModel& model) {
+  if (!runs_jobs(options)) {
+    return {};
+  }
+  SftOptions job;
+  job.model = options.model;
+  job.run.device = options.device;
+  JobMemory memory;
+  memory.tokens = std::min(model.files.config.max_positions, options.serve.tuning.job_tokens);
+  memory.bytes = least_shared_bytes(job, model, memory.tokens);
+  model.adapter.reset();
+  return memory;
+}
+
+// Plans a server on which `jobs` jobs train at the same time.
+ServerPlan plan_with_jobs(const ServeOptions& options, const engines::ModelFiles& files,
+                          engines::RuntimeOptions runtime, std::int64_t jobs) {
   RunLoad load;
   load.engine.publishes = false;
   load.engine.snapshots = 1;
   load.engine.commits = false;
   load.engine.sampled_tokens = options.serve.max_running;
   load.constraint_bytes = static_cast<std::int64_t>(engines::ConstraintCache::kMaxBytes);
+  runtime.kv_bytes += jobs * cached_bytes(options, files.config, options.serve.tuning.job_tokens);
   ServerPlan plan;
   plan.server = make_memory_plan(files, runtime, load);
-  TIDEMILL_RETURN_IF_ERROR(check_memory(plan.server, options.device));
+  plan.max_jobs = jobs;
+  const std::int64_t left = allowed_memory(options.device) - plan.server.total();
+  plan.job_bytes = jobs == 0 ? 0 : std::max<std::int64_t>(left, 0) / jobs;
+  return plan;
+}
+
+Status no_room_for_jobs(const ServeOptions& options, const ServerPlan& plan, const JobMemory& job,
+                        std::int64_t fits) {
+  const std::int64_t jobs = plan.max_jobs;
+  return invalid_argument(
+      "device.memory_bytes: " + mebibytes_text(allowed_memory(options.device)) +
+      " are allowed, and " + mebibytes_text(plan.server.total() + jobs * job.bytes) +
+      " are needed: " + mebibytes_text(plan.server.total()) + " for the server and " +
+      mebibytes_text(job.bytes) + " for " +
+      (jobs == 1 ? "a job" : "each of " + std::to_string(jobs) + " jobs") + " with a sequence of " +
+      std::to_string(job.tokens) + " tokens; " +
+      (fits > 0 ? "serve.tuning.max_running=" + std::to_string(fits) + " fits; or raise"
+                : "raise") +
+      " device.memory_bytes, or lower serve.tuning.job_tokens or serve.kv_bytes");
+}
+
+// Plans the memory of a server with the options `runtime`. Without `serve.tuning.max_running`, as
+// many jobs train at the same time as fit, up to `kDefaultJobs`.
+Result<ServerPlan> plan_server(const ServeOptions& options, const engines::ModelFiles& files,
+                               const engines::RuntimeOptions& runtime, const JobMemory& job) {
+  const ServerPlan alone = plan_with_jobs(options, files, runtime, 0);
+  TIDEMILL_RETURN_IF_ERROR(check_memory(alone.server, options.device));
   if (!runs_jobs(options)) {
-    return plan;
+    return alone;
   }
-  plan.max_jobs = options.serve.tuning.max_running;
-  plan.job_bytes = (allowed_memory(options.device) - plan.server.total()) / plan.max_jobs;
-  if (plan.job_bytes < kMinJobBytes) {
-    return invalid_argument(
-        "device.memory_bytes: " + mebibytes_text(allowed_memory(options.device)) +
-        " are allowed, and the server may need " + mebibytes_text(plan.server.total()) +
-        "; this leaves less than " + mebibytes_text(kMinJobBytes) + " to each of " +
-        std::to_string(plan.max_jobs) + " finetuning jobs (serve.tuning.max_running)");
+  const std::optional<std::int32_t>& wanted = options.serve.tuning.max_running;
+  const std::int64_t most = wanted.value_or(kDefaultJobs);
+  ServerPlan plan;
+  std::int64_t fits = most;
+  for (; fits > 0; --fits) {
+    plan = plan_with_jobs(options, files, runtime, fits);
+    if (plan.job_bytes >= job.bytes) {
+      break;
+    }
+  }
+  if (fits == 0 || (wanted.has_value() && fits < most)) {
+    const std::int64_t asked = wanted.has_value() ? most : 1;
+    return no_room_for_jobs(options, plan_with_jobs(options, files, runtime, asked), job, fits);
+  }
+  if (fits < most) {
+    plan.note = "memory is enough for " + std::to_string(fits) + " of the " + std::to_string(most) +
+                " jobs that train at the same time by default";
   }
   return plan;
 }
@@ -182,7 +246,8 @@ Result<std::unique_ptr<engines::ModelRuntime>> open_served_runtime(
   run.inform("memory: at most " + mebibytes_text(plan.server.total()) +
              (plan.max_jobs == 0 ? ""
                                  : ", and " + mebibytes_text(plan.job_bytes) + " for each of " +
-                                       std::to_string(plan.max_jobs) + " finetuning jobs"));
+                                       std::to_string(plan.max_jobs) + " finetuning jobs") +
+             (plan.note.empty() ? "" : "; " + plan.note));
   return opened;
 }
 
@@ -312,7 +377,7 @@ struct Tuning {
   const actors::TuningStores& stores;
   actors::WorkPort& port;
   FileSystem& files;
-  std::int64_t job_bytes = 0;  // that each job may take
+  const ServerPlan& plan;
 };
 
 // Starts the actor that runs fine-tuning jobs.
@@ -334,7 +399,7 @@ actors::TunerActor start_tuner(const ServeOptions& options, const ServeEnvironme
   };
   deps.start_run =
       make_job_runs({run.system, run.clock, tuning.files, options, model, tuning.stores.files,
-                     tuning.stores.jobs, shared, tuning.job_bytes, run.parse_run, run.warn});
+                     tuning.stores.jobs, shared, tuning.plan.job_bytes, run.parse_run, run.warn});
   deps.model_name = [model](const storage::JobRecord& job) { return tuned_model_name(model, job); };
   deps.adapter_path = [&options](const storage::JobRecord& job) {
     return (run_directory(options, job.id) / "export" / "adapter").string();
@@ -344,7 +409,7 @@ actors::TunerActor start_tuner(const ServeOptions& options, const ServeEnvironme
     return remove_old_runs(options, files, jobs, running);
   };
   deps.stop_time = std::chrono::seconds(options.serve.drain_seconds);
-  deps.max_running = static_cast<std::size_t>(options.serve.tuning.max_running);
+  deps.max_running = static_cast<std::size_t>(tuning.plan.max_jobs);
   deps.unix_time = run.unix_time;
   deps.log = run.warn;
   actors::TunerActor tuner = actors::spawn_tuner(run.system, std::move(deps));
@@ -411,12 +476,12 @@ std::string url_of(const std::string& host, std::uint16_t port) {
 }  // namespace
 
 Result<ServerPlan> plan_memory(const ServeOptions& options, const Clock& clock) {
-  TIDEMILL_ASSIGN_OR_RETURN(const TrainedModel opened,
-                            open_trained_model(options.model, {}, options.seed));
+  TIDEMILL_ASSIGN_OR_RETURN(TrainedModel opened, open_model(options));
+  const JobMemory job = plan_job(options, opened);
   TIDEMILL_ASSIGN_OR_RETURN(const std::shared_ptr<const ServedModel> model,
                             describe_model(options, opened.files, 0));
   return plan_server(options, opened.files,
-                     runtime_options(options, opened.files, clock, model->tokenizer));
+                     runtime_options(options, opened.files, clock, model->tokenizer), job);
 }
 
 Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
@@ -439,8 +504,8 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
   PosixFileSystem machine;
   TIDEMILL_ASSIGN_OR_RETURN(const actors::TuningStores stores,
                             open_stores(options.serve, machine, run.unix_time()));
-  TIDEMILL_ASSIGN_OR_RETURN(const TrainedModel opened,
-                            open_trained_model(options.model, {}, options.seed));
+  TIDEMILL_ASSIGN_OR_RETURN(TrainedModel opened, open_model(options));
+  const JobMemory job = plan_job(options, opened);
   TIDEMILL_ASSIGN_OR_RETURN(const std::shared_ptr<const ServedModel> model,
                             describe_model(options, opened.files, run.unix_time()));
   TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<actors::WorkPort> device_port,
@@ -450,9 +515,10 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
   TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<actors::WorkPort> file_port, start_port("files"));
   TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<actors::WorkPort> tuning_port,
                             start_port("tuning"));
-  const engines::RuntimeOptions wanted =
+  engines::RuntimeOptions wanted =
       runtime_options(options, opened.files, run.clock, model->tokenizer);
-  TIDEMILL_ASSIGN_OR_RETURN(const ServerPlan plan, plan_server(options, opened.files, wanted));
+  TIDEMILL_ASSIGN_OR_RETURN(const ServerPlan plan, plan_server(options, opened.files, wanted, job));
+  apply(plan.server.budgets, wanted);
   TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<engines::ModelRuntime> runtime,
                             open_served_runtime(options, opened.files, wanted, run, plan));
   TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<TinkerServer> tinker,
@@ -469,8 +535,8 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
   }
   actors::TunerActor tuner;
   if (runs_jobs(options)) {
-    tuner = start_tuner(options, run, model->id, device_actor,
-                        {stores, *tuning_port, machine, plan.job_bytes});
+    tuner =
+        start_tuner(options, run, model->id, device_actor, {stores, *tuning_port, machine, plan});
   }
 
   actors::GatewayDeps deps;

@@ -53,9 +53,10 @@ struct ServeEnvironment {
 
 /// The memory of a server. Units: bytes.
 struct ServerPlan {
-  MemoryPlan server;           // at most, without fine-tuning jobs
+  MemoryPlan server;           // at most, without fine-tuning jobs but with the cache they reserve
   std::int64_t max_jobs = 0;   // fine-tuning jobs that train at the same time; 0: none
   std::int64_t job_bytes = 0;  // that each of them may take: equal parts of what is left
+  std::string note;            // why fewer jobs train at the same time than by default, or empty
 };
 
 /// Plans the memory of a server that is not started.

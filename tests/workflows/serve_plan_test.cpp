@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory plans of servers with fine-tuning jobs, on the example model.
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/clock.hpp"
+#include "workflows/model_run.hpp"
+#include "workflows/serve/run_serve.hpp"
+#include "workflows/sft/run_sft.hpp"
+
+namespace tidemill::workflows {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// The process may grow by this between two plans, which count its memory.
+constexpr std::int64_t kGrowth = std::int64_t{4} << 20U;
+
+ServeOptions server() {
+  ServeOptions options;
+  options.model.path = TIDEMILL_SOURCE_DIR "/examples/models/arithmetic";
+  options.serve.jobs_path = "jobs";
+  options.serve.kv_bytes = std::int64_t{8} << 20U;
+  options.device.memory_bytes = std::int64_t{8} << 30U;
+  return options;
+}
+
+Result<ServerPlan> plan_of(const ServeOptions& options) {
+  return plan_memory(options, SystemClock());
+}
+
+// Returns what a default job with the longest sequence takes at least.
+std::int64_t job_bytes() {
+  const ServeOptions options = server();
+  TrainOptions train;
+  train.adapter.emplace();
+  const auto model = open_trained_model(options.model, train, 0);
+  EXPECT_TRUE(model.ok()) << model.status().to_string();
+  return least_shared_bytes({}, model.value(), 64);  // the context
+}
+
+// Returns the memory for which a server with `jobs` jobs has just enough.
+std::int64_t memory_for(std::int32_t jobs) {
+  ServeOptions options = server();
+  options.serve.tuning.max_running = jobs;
+  const auto plan = plan_of(options);
+  EXPECT_TRUE(plan.ok()) << plan.status().to_string();
+  return plan.value().server.total() + jobs * job_bytes() + kGrowth;
+}
+
+TEST(ServePlan, FourJobsTrainAtATimeByDefault) {
+  const auto plan = plan_of(server());
+  ASSERT_TRUE(plan.ok()) << plan.status().to_string();
+  EXPECT_EQ(plan.value().max_jobs, 4);
+  EXPECT_EQ(plan.value().note, "");
+  EXPECT_GT(plan.value().job_bytes, job_bytes());
+}
+
+TEST(ServePlan, FewerJobsTrainAtATimeIfMemoryRequiresIt) {
+  ServeOptions options = server();
+  options.device.memory_bytes = memory_for(2);
+  const auto plan = plan_of(options);
+  ASSERT_TRUE(plan.ok()) << plan.status().to_string();
+  EXPECT_EQ(plan.value().max_jobs, 2);
+  EXPECT_GE(plan.value().job_bytes, job_bytes());
+  EXPECT_LE(plan.value().server.total() + 2 * plan.value().job_bytes, options.device.memory_bytes);
+  EXPECT_EQ(plan.value().note,
+            "memory is enough for 2 of the 4 jobs that train at the same time by default");
+}
+
+TEST(ServePlan, AGivenNumberOfJobsMustFit) {
+  ServeOptions options = server();
+  options.device.memory_bytes = memory_for(2);
+  options.serve.tuning.max_running = 3;
+  EXPECT_THAT(plan_of(options).status().message(),
+              AllOf(StartsWith("device.memory_bytes: "),
+                    HasSubstr(" for each of 3 jobs with a sequence of 64 tokens; "
+                              "serve.tuning.max_running=2 fits; or raise device.memory_bytes, or "
+                              "lower serve.tuning.job_tokens or serve.kv_bytes")));
+  options.serve.tuning.max_running = 2;
+  EXPECT_TRUE(plan_of(options).ok());
+}
+
+TEST(ServePlan, OneJobMustFit) {
+  ServeOptions options = server();
+  options.device.memory_bytes = memory_for(1) - kGrowth - job_bytes() / 2;
+  EXPECT_THAT(plan_of(options).status().message(),
+              AllOf(StartsWith("device.memory_bytes: "),
+                    HasSubstr(" for a job with a sequence of 64 tokens; raise "
+                              "device.memory_bytes, or lower")));
+  options.serve.jobs_path.reset();
+  EXPECT_TRUE(plan_of(options).ok());
+}
+
+}  // namespace
+}  // namespace tidemill::workflows
