@@ -30,16 +30,11 @@ Result<Value> ask(caf::actor_system& system, const actors::DeviceActor& device, 
 
 // Returns how many positions of the cache a run reserves. A batch that needs more is computed in
 // smaller micro-batches, with the same bits.
-Result<std::int64_t> cache_tokens(const SharedDevice& shared, const SharedJobOptions& options) {
+std::int64_t cache_tokens(const SharedDevice& shared, const SharedJobOptions& options) {
   const std::int64_t page_bytes =
       engines::kv_bytes_for(options.model, options.runtime, engines::kPageTokens);
   const std::int64_t wanted = options.runtime.kv_bytes / page_bytes * engines::kPageTokens;
-  if (options.longest_tokens > shared.max_cache_tokens) {
-    return invalid_argument("the longest sequence has " + std::to_string(options.longest_tokens) +
-                            " tokens; jobs of this server may have " +
-                            std::to_string(shared.max_cache_tokens) + " (serve.tuning.job_tokens)");
-  }
-  return std::min(wanted, shared.max_cache_tokens);
+  return std::min(wanted, shared.max_tokens);
 }
 
 engines::JobOptions job_options(const engines::RuntimeOptions& runtime,
@@ -78,6 +73,26 @@ Result<engines::Snapshot> restore(caf::actor_system& system, const actors::Devic
 
 }  // namespace
 
+Status check_job_tokens(const SharedDevice& shared, const LongestRow& longest) {
+  if (longest.tokens <= shared.max_tokens) {
+    return {};
+  }
+  return invalid_argument(longest.location + ": " + longest.what + " has " +
+                          std::to_string(longest.tokens) + " tokens, and jobs of this server may " +
+                          "have " + std::to_string(shared.max_tokens) +
+                          " (serve.tuning.job_tokens); data.max_prompt_tokens and " +
+                          "data.on_long_prompt leave longer ones out");
+}
+
+Status with_server_options(const Status& status) {
+  return status.ok() ? status
+                     : Status(status.code(),
+                              status.message() +
+                                  "; the server leaves more to each job with a larger "
+                                  "device.memory_bytes, or a smaller serve.tuning.max_running, "
+                                  "serve.tuning.job_tokens, serve.kv_bytes or serve.adapter_bytes");
+}
+
 Result<std::unique_ptr<SharedJob>> SharedJob::open(caf::actor_system& system,
                                                    const SharedDevice& shared,
                                                    const SharedJobOptions& options,
@@ -85,10 +100,10 @@ Result<std::unique_ptr<SharedJob>> SharedJob::open(caf::actor_system& system,
   if (!options.runtime.adapter.has_value()) {
     return invalid_argument("train.adapter: must be set for a job of a server");
   }
-  TIDEMILL_ASSIGN_OR_RETURN(const std::int64_t reserved_tokens, cache_tokens(shared, options));
   const JobId id{++*shared.last_job};
-  const auto opening = std::make_shared<const actors::JobOpening>(actors::JobOpening{
-      id, job_options(options.runtime, reserved_tokens), options.make_loss, shared.weight});
+  const auto opening = std::make_shared<const actors::JobOpening>(
+      actors::JobOpening{id, job_options(options.runtime, cache_tokens(shared, options)),
+                         options.make_loss, shared.weight});
   TIDEMILL_RETURN_IF_ERROR(ask<JobId>(system, shared.device, atom::open_v, opening).status());
   actors::JobView view;
   view.device = shared.device;

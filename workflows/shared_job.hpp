@@ -11,6 +11,7 @@
 #include "actors/supervisor/spawn.hpp"
 #include "base/result.hpp"
 #include "engines/runtime/model_runtime.hpp"
+#include "workflows/memory_plan.hpp"
 
 namespace tidemill::workflows {
 
@@ -22,17 +23,26 @@ struct SharedDevice {
   std::string public_name;          // as in `actors::JobView`
   std::uint64_t publish_every = 0;  // as in `actors::JobView`
   double weight = 1.0;              // as in `actors::JobOpening`
-  /// The most positions of the cache that the run may reserve.
-  std::int64_t max_cache_tokens = 0;
+  /// The most tokens of a sequence of the run, and the most positions of the cache that the run may
+  /// reserve.
+  std::int64_t max_tokens = 0;
 };
+
+/// Checks that the longest sequence of a run on `shared` is not too long. `longest.tokens` counts
+/// its last token.
+/// Errors: `kInvalidArgument` naming the row's location and `serve.tuning.job_tokens`.
+[[nodiscard]] Status check_job_tokens(const SharedDevice& shared, const LongestRow& longest);
+
+/// Returns `status`, about the memory of a run on a shared device, with the options of the server
+/// that leave more to the run.
+[[nodiscard]] Status with_server_options(const Status& status);
 
 /// What a run trains on a shared device.
 struct SharedJobOptions {
   const engines::ModelConfig& model;
   /// Only the members that `engines::JobOptions` also has are used; `adapter` and `optimizer` must
-  /// be set. The job reserves `kv_bytes` of cache, at most `SharedDevice::max_cache_tokens`.
+  /// be set. The job reserves `kv_bytes` of cache, at most `SharedDevice::max_tokens`.
   engines::RuntimeOptions runtime;
-  std::int64_t longest_tokens = 0;  // of its sequences
   actors::LossFactory make_loss;
 };
 
@@ -41,9 +51,8 @@ struct SharedJobOptions {
 class SharedJob {
 public:
   /// Opens a job and restores it to `origin`. Blocks until the device has replied.
-  /// Errors: those of `actors::JobsActor`; `kInvalidArgument` if the sequences are too long for the
-  /// cache that may be reserved, or if the commit was made from another model; `kTimeout` after 10
-  /// minutes without a reply.
+  /// Errors: those of `actors::JobsActor`; `kInvalidArgument` if the commit was made from another
+  /// model; `kTimeout` after 10 minutes without a reply.
   [[nodiscard]] static Result<std::unique_ptr<SharedJob>> open(caf::actor_system& system,
                                                                const SharedDevice& shared,
                                                                const SharedJobOptions& options,

@@ -80,7 +80,8 @@ TEST(ServePlan, AGivenNumberOfJobsMustFit) {
               AllOf(StartsWith("device.memory_bytes: "),
                     HasSubstr(" for each of 3 jobs with a sequence of 64 tokens; "
                               "serve.tuning.max_running=2 fits; or raise device.memory_bytes, or "
-                              "lower serve.tuning.job_tokens or serve.kv_bytes")));
+                              "lower serve.tuning.job_tokens, serve.kv_bytes or "
+                              "serve.adapter_bytes")));
   options.serve.tuning.max_running = 2;
   EXPECT_TRUE(plan_of(options).ok());
 }

@@ -183,11 +183,9 @@ Status open_own_engines(const RlRun& opened, const RunEnvironment& run,
 Status open_shared_job(const RlOptions& options, const RlRun& opened, const RunEnvironment& run,
                        const actors::RunOrigin& origin, const engines::RuntimeOptions& wanted,
                        RlEngines& engines) {
-  const std::int64_t longest = longest_sequence(
-      options, std::max(opened.prompt_lengths.longest(), opened.eval_lengths.longest()));
   TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<SharedJob> job,
                             SharedJob::open(run.system, *run.shared_device,
-                                            {opened.model.files.config, wanted, longest,
+                                            {opened.model.files.config, wanted,
                                              actors::make_policy_loss(loss_options(options))},
                                             origin));
   TIDEMILL_RETURN_IF_ERROR(job->serve(run.system));
@@ -400,16 +398,22 @@ MemoryPlan max_memory_plan(const RlOptions& options, const TrainedModel& model, 
              : shrink_cache(model, runtime, load, longest, plan, allowed);
 }
 
+// Returns the lengths of the data that has the longest prompt.
+const actors::Lengths& longer_prompts(const RlRun& opened) {
+  const bool in_eval = opened.eval_lengths.longest() > opened.prompt_lengths.longest();
+  return in_eval ? opened.eval_lengths : opened.prompt_lengths;
+}
+
 // Plans for the rows of the data. Errors: a prompt that does not fit, naming its file and line;
 // `rollout.kv_bytes` if it is too small.
 Status plan_for_data(const RlOptions& options, const TrainedModel& model, RlRun& opened) {
-  const bool in_eval = opened.eval_lengths.longest() > opened.prompt_lengths.longest();
-  const actors::Lengths& prompts = in_eval ? opened.eval_lengths : opened.prompt_lengths;
+  const actors::Lengths& prompts = longer_prompts(opened);
   const auto plan_for = [&](std::int64_t longest_prompt) {
     return max_memory_plan(options, model, opened, longest_prompt);
   };
-  TIDEMILL_RETURN_IF_ERROR(check_longest_row(
-      {prompts.longest(), prompts.longest_location(), "the prompt"}, options.run.device, plan_for));
+  const Status fits = check_longest_row(
+      {prompts.longest(), prompts.longest_location(), "the prompt"}, options.run.device, plan_for);
+  TIDEMILL_RETURN_IF_ERROR(opened.shares_base ? with_server_options(fits) : fits);
   opened.plans.maximum = plan_for(prompts.longest());
   const engines::RuntimeOptions runtime = rl_runtime_options(options, model, 1);
   TIDEMILL_RETURN_IF_ERROR(
@@ -459,6 +463,14 @@ Result<actors::RunSummary> run_rl(const RlOptions& options, const RunEnvironment
   TIDEMILL_RETURN_IF_ERROR(
       open_data(options, opened.model.files.config, {run.now, run.log}, opened));
   TIDEMILL_RETURN_IF_ERROR(check_total_steps(options.train.common, opened.steps, *run.commits));
+  if (run.shared_device.has_value()) {
+    const actors::Lengths& prompts = longer_prompts(opened);
+    TIDEMILL_RETURN_IF_ERROR(check_job_tokens(
+        *run.shared_device,
+        {longest_sequence(options, prompts.longest()), prompts.longest_location(),
+         "the prompt with a response of " + std::to_string(options.rollout.max_new_tokens) +
+             " tokens (rollout.max_new_tokens)"}));
+  }
   TIDEMILL_RETURN_IF_ERROR(plan_for_data(options, opened.model, opened));
   if (const auto reward = make_reward(options, run); !reward.ok()) {
     return reward.status();

@@ -202,7 +202,8 @@ Status no_room_for_jobs(const ServeOptions& options, const ServerPlan& plan, con
       std::to_string(job.tokens) + " tokens; " +
       (fits > 0 ? "serve.tuning.max_running=" + std::to_string(fits) + " fits; or raise"
                 : "raise") +
-      " device.memory_bytes, or lower serve.tuning.job_tokens or serve.kv_bytes");
+      " device.memory_bytes, or lower serve.tuning.job_tokens, serve.kv_bytes or "
+      "serve.adapter_bytes");
 }
 
 // Plans the memory of a server with the options `runtime`. Without `serve.tuning.max_running`, as
@@ -388,7 +389,7 @@ actors::TunerActor start_tuner(const ServeOptions& options, const ServeEnvironme
   shared.device = device;
   shared.last_job = std::make_shared<std::atomic<std::uint64_t>>(0);
   shared.publish_every = static_cast<std::uint64_t>(options.serve.tuning.publish_every_steps);
-  shared.max_cache_tokens = options.serve.tuning.job_tokens;
+  shared.max_tokens = options.serve.tuning.job_tokens;
   actors::TunerDeps deps;
   deps.jobs = tuning.stores.jobs;
   deps.port = &tuning.port;

@@ -88,15 +88,6 @@ actors::DatasetSequenceOptions sequence_options(const SftOptions& options,
   return sequences;
 }
 
-// Refuses a limit on the length of sequences that the model cannot keep.
-Status check_max_tokens(const DataOptions& data, const engines::ModelConfig& config) {
-  return data.max_prompt_tokens.value_or(0) <= config.max_positions
-             ? Status()
-             : invalid_argument(
-                   "data.max_prompt_tokens: " + std::to_string(*data.max_prompt_tokens) +
-                   " exceeds the model's context of " + std::to_string(config.max_positions));
-}
-
 // Reads all of `data.eval`, in the order of the files.
 Status open_eval_data(const SftOptions& options, const engines::ModelConfig& config,
                       const DataReading& how, SftRun& opened) {
@@ -122,7 +113,7 @@ Status open_eval_data(const SftOptions& options, const engines::ModelConfig& con
 
 Status open_data(const SftOptions& options, const engines::ModelConfig& config,
                  const DataReading& how, SftRun& opened) {
-  TIDEMILL_RETURN_IF_ERROR(check_max_tokens(options.data, config));
+  TIDEMILL_RETURN_IF_ERROR(check_fit(options, config));
   TIDEMILL_ASSIGN_OR_RETURN(
       auto rows, open_data_set<storage::SupervisedDataset>(
                      dataset_options(options.data, options.run.seed), "data.train", how.log));
@@ -199,16 +190,22 @@ MemoryPlan max_memory_plan(const SftOptions& options, const TrainedModel& model,
       });
 }
 
-// Plans for the rows of the data. Errors: a row that does not fit, naming its file and line.
-Status plan_for_data(const SftOptions& options, const TrainedModel& model, SftRun& opened) {
+// Returns the longest row of the data.
+LongestRow longest_row(const SftRun& opened) {
   const bool in_eval = opened.eval_lengths.longest() > opened.lengths.longest();
   const actors::Lengths& lengths = in_eval ? opened.eval_lengths : opened.lengths;
   // The last token is predicted, not computed with.
+  return {lengths.longest() + 1, lengths.longest_location(), "the sequence"};
+}
+
+// Plans for the rows of the data. Errors: a row that does not fit, naming its file and line.
+Status plan_for_data(const SftOptions& options, const TrainedModel& model, SftRun& opened) {
   const auto plan_for = [&](std::int64_t tokens) {
     return max_memory_plan(options, model, opened, std::max<std::int64_t>(tokens - 1, 1));
   };
-  const LongestRow longest{lengths.longest() + 1, lengths.longest_location(), "the sequence"};
-  TIDEMILL_RETURN_IF_ERROR(check_longest_row(longest, options.run.device, plan_for));
+  const LongestRow longest = longest_row(opened);
+  const Status fits = check_longest_row(longest, options.run.device, plan_for);
+  TIDEMILL_RETURN_IF_ERROR(opened.shares_base ? with_server_options(fits) : fits);
   opened.plans.maximum = plan_for(longest.tokens);
   opened.plans.expected = expected_plan(options, model, opened, opened.plans.maximum);
   return {};
@@ -223,11 +220,10 @@ Result<std::shared_ptr<void>> prepare(const SftOptions& options, const SftRun& o
                       static_cast<std::int64_t>(opened.steps), options.run.device);
   apply(opened.plans.maximum.budgets, runtime);
   if (run.shared_device.has_value()) {
-    const std::int64_t longest = std::max(opened.lengths.longest(), opened.eval_lengths.longest());
-    TIDEMILL_ASSIGN_OR_RETURN(engines->shared, SharedJob::open(run.system, *run.shared_device,
-                                                               {opened.model.files.config, runtime,
-                                                                longest, actors::make_sft_loss()},
-                                                               origin));
+    TIDEMILL_ASSIGN_OR_RETURN(
+        engines->shared,
+        SharedJob::open(run.system, *run.shared_device,
+                        {opened.model.files.config, runtime, actors::make_sft_loss()}, origin));
   } else {
     auto opening = open_runtime_at(opened.model, runtime, origin);
     if (!opening.ok()) {
@@ -330,6 +326,9 @@ Result<actors::RunSummary> run_sft(const SftOptions& options, const RunEnvironme
   TIDEMILL_RETURN_IF_ERROR(
       open_data(options, opened.model.files.config, {run.now, run.log}, opened));
   TIDEMILL_RETURN_IF_ERROR(check_total_steps(options.train.common, opened.steps, *run.commits));
+  if (run.shared_device.has_value()) {
+    TIDEMILL_RETURN_IF_ERROR(check_job_tokens(*run.shared_device, longest_row(opened)));
+  }
   TIDEMILL_RETURN_IF_ERROR(plan_for_data(options, opened.model, opened));
   run.commits->set_inputs(inputs_of(opened.model, options.model, options.data, opened.digests));
   TIDEMILL_ASSIGN_OR_RETURN(opened.device_port, start_port("device"));

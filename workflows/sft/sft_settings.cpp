@@ -5,6 +5,15 @@
 
 namespace tidemill::workflows {
 
+Status check_fit(const SftOptions& options, const engines::ModelConfig& config) {
+  const std::int64_t tokens = options.data.max_prompt_tokens.value_or(0);
+  return tokens <= config.max_positions
+             ? Status()
+             : invalid_argument("data.max_prompt_tokens: " + std::to_string(tokens) +
+                                " exceeds the model's context of " +
+                                std::to_string(config.max_positions));
+}
+
 actors::SupervisedDeps supervised_deps(const SftOptions& options, std::uint64_t steps) {
   actors::SupervisedDeps deps;
   deps.total_steps = steps;

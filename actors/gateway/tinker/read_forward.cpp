@@ -191,7 +191,8 @@ Result<TrainSequence> read_datum(const tinker_wire::Datum& datum, std::size_t in
   const std::size_t length = sequence.ids.size();
   if (static_cast<std::int64_t>(length) >= model.max_train_tokens) {
     return refused("data[" + std::to_string(index) + "].model_input",
-                   "has " + std::to_string(length) + " tokens; with the target of the last one, " +
+                   "has " + std::to_string(length + 1) +
+                       " tokens with the target of the last one, and at most " +
                        std::to_string(model.max_train_tokens) +
                        " are allowed (the context, and serve.tuning.job_tokens)");
   }

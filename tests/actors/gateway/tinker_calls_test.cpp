@@ -314,8 +314,11 @@ TEST(TinkerCallsTest, RefusedInputsAreNamed) {
               HasSubstr("data[0].model_input: has no token"));
   EXPECT_EQ(refusal(tinker::read_forward(
                 request("cross_entropy", std::vector<std::int32_t>(48, 1), {}), "", small_model())),
-            "data[0].model_input: has 48 tokens; with the target of the last one, 48 are allowed "
-            "(the context, and serve.tuning.job_tokens)");
+            "data[0].model_input: has 49 tokens with the target of the last one, and at most 48 "
+            "are allowed (the context, and serve.tuning.job_tokens)");
+  EXPECT_EQ(refusal(tinker::read_forward(
+                request("cross_entropy", std::vector<std::int32_t>(47, 1), {}), "", small_model())),
+            "data[0].loss_fn_inputs.target_tokens: missing");
   EXPECT_FALSE(refused(tinker::read_forward("", "", small_model())).turn.has_value());
 }
 
