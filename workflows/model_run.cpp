@@ -17,6 +17,7 @@ namespace tidemill::workflows {
 namespace {
 
 constexpr Duration kStopPollInterval = std::chrono::milliseconds(50);
+constexpr const char* kAdapterKey = "train.adapter";
 
 // Refuses the folder of a run, whose model is in a folder inside it, and that of an adapter.
 Status check_is_model(const std::string& path) {
@@ -101,8 +102,7 @@ engines::AdapterConfig config_of(const NewIa3& options) {
 Result<engines::AdapterFiles> new_adapter(engines::AdapterConfig config, const ModelOptions& model,
                                           const engines::ModelFiles& files, std::uint64_t seed) {
   config.base_model = model.path;
-  return engines::make_adapter(config, files, compute_type(model, files.config), seed,
-                               "train.adapter");
+  return engines::make_adapter(config, files, compute_type(model, files.config), seed, kAdapterKey);
 }
 
 engines::LearningRateScheduleKind schedule_kind(LearningRateSchedule schedule) {
@@ -158,6 +158,18 @@ Result<TrainedModel> open_trained_model(const ModelOptions& model, const TrainOp
                               engines::open_adapter(given->path, opened.files.config));
   }
   return opened;
+}
+
+Status check_adapter(const TrainOptions& train, const engines::ModelConfig& model) {
+  if (!train.adapter.has_value()) {
+    return {};
+  }
+  if (const auto* lora = train.adapter->source.get<NewLora>()) {
+    return engines::check_new_adapter(config_of(*lora), model, kAdapterKey);
+  }
+  const auto* ia3 = train.adapter->source.get<NewIa3>();
+  return ia3 == nullptr ? Status()
+                        : engines::check_new_adapter(config_of(*ia3), model, kAdapterKey);
 }
 
 Result<engines::AdapterFiles> open_requested_adapter(const actors::AdapterRequest& request,

@@ -91,6 +91,10 @@ struct TrainedModel {
                                                       const TrainOptions& train,
                                                       std::uint64_t seed);
 
+/// Checks that the new adapter that the options name, if any, suits the model, before any tensor of
+/// it is made. Errors: those of `engines::check_new_adapter`, beginning with `train.adapter`.
+[[nodiscard]] Status check_adapter(const TrainOptions& train, const engines::ModelConfig& model);
+
 /// Opens the adapter of `model` that a request to load names or contains.
 /// Errors: those of `engines::open_adapter`; about an adapter in the request, those of
 /// `engines::parse_adapter_config` and `engines::assemble_adapter`, naming the adapter.

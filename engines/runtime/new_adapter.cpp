@@ -39,24 +39,44 @@ Status check_targets(const ModuleSelector& targets, const ModelConfig& model) {
   return {};
 }
 
+// The modules that a new adapter updates, and how.
+struct NewAdapter {
+  std::vector<AdapterModule> modules;
+  AdapterSpec spec;
+};
+
+Result<NewAdapter> describe_adapter(const AdapterConfig& config, const ModelConfig& model,
+                                    const std::string& location) {
+  if (const Status named = check_targets(config.targets, model); !named.ok()) {
+    return named.with_context(location);
+  }
+  NewAdapter adapter;
+  TIDEMILL_ASSIGN_OR_RETURN(adapter.modules, resolve_adapter(config, model, location));
+  auto spec = adapter_spec(config, adapter.modules, model);
+  if (!spec.ok()) {
+    return spec.status().with_context(location);
+  }
+  adapter.spec = std::move(spec).value();
+  return adapter;
+}
+
 }  // namespace
+
+Status check_new_adapter(const AdapterConfig& config, const ModelConfig& model,
+                         const std::string& location) {
+  return describe_adapter(config, model, location).status();
+}
 
 Result<AdapterFiles> make_adapter(const AdapterConfig& config, const ModelFiles& model,
                                   DType compute, std::uint64_t seed, std::string location) {
   AdapterFiles adapter;
   adapter.config = config;
   adapter.location = std::move(location);
-  if (const Status named = check_targets(config.targets, model.config); !named.ok()) {
-    return named.with_context(adapter.location);
-  }
-  TIDEMILL_ASSIGN_OR_RETURN(adapter.modules,
-                            resolve_adapter(config, model.config, adapter.location));
-  auto spec = adapter_spec(config, adapter.modules, model.config);
-  if (!spec.ok()) {
-    return spec.status().with_context(adapter.location);
-  }
-  auto tensors =
-      init_adapter(spec.value(), model.config, model.tensors, seed, {compute, head_type(compute)});
+  TIDEMILL_ASSIGN_OR_RETURN(NewAdapter described,
+                            describe_adapter(config, model.config, adapter.location));
+  adapter.modules = std::move(described.modules);
+  auto tensors = init_adapter(described.spec, model.config, model.tensors, seed,
+                              {compute, head_type(compute)});
   if (!tensors.ok()) {
     return tensors.status().with_context(adapter.location);
   }

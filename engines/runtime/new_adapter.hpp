@@ -12,6 +12,10 @@
 
 namespace tidemill::engines {
 
+/// Checks what `make_adapter` checks before it makes tensors, with the same errors.
+[[nodiscard]] Status check_new_adapter(const AdapterConfig& config, const ModelConfig& model,
+                                       const std::string& location);
+
 /// Makes a new adapter for a model, initialized at random from `seed`. At first it changes no
 /// result of a runtime that computes in `compute` (`RuntimeOptions`); see `init_adapter`.
 /// `location` names it in messages, as the folder does for an adapter from files.

@@ -13,7 +13,7 @@ import tempfile
 import time
 import unittest
 
-from server import Clients, Server
+from server import Clients, Server, run_json
 
 PROGRAM, SOURCE = sys.argv[1], pathlib.Path(sys.argv[2])
 MODEL = SOURCE / "examples/models/arithmetic"
@@ -268,6 +268,134 @@ class TuningTest(unittest.TestCase):
         self.jobs.start()
         self.succeed(job)
         self.expect_bits_of(job, "supervised")
+
+
+class LimitsTest(unittest.TestCase):
+    """What jobs may take, on a server whose jobs may have sequences of 32 tokens."""
+
+    TOKENS = 32
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.jobs = Jobs(pathlib.Path(cls.folder.name) / "jobs",
+                        f"serve.tuning.job_tokens={cls.TOKENS}")
+
+    @classmethod
+    def tearDownClass(cls) -> None:
+        cls.jobs.__exit__()
+        cls.folder.cleanup()
+
+    def sequence(self, tokens: int) -> str:
+        return json.dumps({"input_ids": [1 + i % 5 for i in range(tokens)]})
+
+    def failure_of(self, job: str) -> str:
+        failed = self.jobs.wait(job)
+        self.assertEqual(failed["status"], "failed")
+        message = failed["error"]["message"]
+        self.assertNotIn(self.folder.name, message)
+        return message
+
+    def refusal(self, spec: dict, rows: list[str] = ROWS[:50]) -> dict:
+        file = self.jobs.upload("\n".join(rows) + "\n")
+        status, data = self.jobs.server.request(
+            "POST", "/v1/fine_tuning/jobs", {"model": "arithmetic", "training_file": file, **spec})
+        self.assertEqual(status, 400, data)
+        return data["error"]
+
+    def test_a_sequence_has_at_most_job_tokens(self) -> None:
+        spec = {"method": {"type": "supervised",
+                           "supervised": {"hyperparameters": {"batch_size": 1}}},
+                "tidemill": {"train.steps": 2}}
+        fits = self.jobs.create(spec, [self.sequence(5), self.sequence(self.TOKENS)])
+        self.assertEqual(self.jobs.wait(fits)["status"], "succeeded")
+        job = self.jobs.create(spec, [self.sequence(5), self.sequence(self.TOKENS + 1)])
+        message = self.failure_of(job)
+        self.assertTrue(message.startswith(self.jobs.job(job)["training_file"] + ":2: "), message)
+        self.assertIn(f"has {self.TOKENS + 1} tokens", message)
+        self.assertIn("serve.tuning.job_tokens", message)
+
+    def test_a_prompt_leaves_room_for_a_response(self) -> None:
+        rows = [json.dumps({"prompt": "1" * length, "answer": "2"}) for length in (3, 20)]
+        spec = {**REINFORCEMENT, "method": {"type": "reinforcement", "reinforcement": {
+            "grader": {"type": "tidemill", "reward": {"kind": "number"}},
+            "hyperparameters": {"batch_size": 1}}}}
+        limits = {"train.steps": 1, "rollout.max_new_tokens": 20}
+        job = self.jobs.create({**spec, "tidemill": limits}, rows)
+        message = self.failure_of(job)
+        self.assertTrue(message.startswith(self.jobs.job(job)["training_file"] + ":2: "), message)
+        self.assertIn("serve.tuning.job_tokens", message)
+
+    def test_a_reinforcement_job_with_defaults_fits_the_model(self) -> None:
+        grader = {"type": "tidemill", "reward": {"kind": "number"}}
+        job = self.jobs.create({"method": {"type": "reinforcement",
+                                           "reinforcement": {"grader": grader}}}, ROWS[:3])
+        ended = self.jobs.wait(job)
+        self.assertEqual(ended["status"], "succeeded", ended["error"])
+
+    def test_what_is_known_before_the_run_is_refused(self) -> None:
+        for spec, text in (
+                ({**REINFORCEMENT, "tidemill": {"rollout.max_new_tokens": 64}},
+                 "rollout.max_new_tokens: 64 leaves no room for a prompt"),
+                ({**REINFORCEMENT, "tidemill": {"rollout.max_new_tokens": self.TOKENS}},
+                 f"in the {self.TOKENS} tokens of a sequence of a job (serve.tuning.job_tokens)"),
+                ({**SUPERVISED, "tidemill": {"data.max_prompt_tokens": 65}},
+                 "data.max_prompt_tokens: 65 exceeds the model's context of 64"),
+                ({**SUPERVISED, "tidemill": {"train.adapter.target_modules": ["q_proj", "query"]}},
+                 "train.adapter: target_modules: `query` is not a layer of this model")):
+            error = self.refusal(spec)
+            self.assertEqual(error["param"], "tidemill")
+            self.assertIn(text, error["message"])
+        few = {"method": {"type": "supervised",
+                          "supervised": {"hyperparameters": {"batch_size": 8, "n_epochs": 2}}}}
+        error = self.refusal(few, ROWS[:3])
+        self.assertEqual(error["param"], "training_file")
+        self.assertIn("3 rows, and 2 epochs have fewer than one batch of 8", error["message"])
+        self.assertEqual(self.jobs.wait(self.jobs.create(few, ROWS[:4]))["status"], "succeeded")
+
+    def documented(self) -> list[tuple[str, str, str]]:
+        """Returns the rows of the table of defaults."""
+        lines = (SOURCE / "docs/serving.md").read_text().splitlines()
+        begin = lines.index("| key | supervised | reinforcement |") + 2
+        end = lines.index("", begin)
+        return [tuple(cell.strip(" `") for cell in line.strip("|").split("|"))
+                for line in lines[begin:end]]
+
+    def test_the_documented_defaults_are_those_of_jobs(self) -> None:
+        rows = self.documented()
+        self.assertEqual(len(rows), 16)
+        grader = {"type": "tidemill", "reward": {"kind": "number"}}
+        file = self.jobs.upload("\n".join(ROWS[:20]) + "\n")
+        for column, method in ((1, {"type": "supervised"}),
+                               (2, {"type": "reinforcement", "reinforcement": {"grader": grader}})):
+            job = self.jobs.create({"method": method, "validation_file": file}, ROWS[:20])
+            self.assertEqual(self.jobs.wait(job)["status"], "succeeded", self.jobs.job(job))
+            run = self.jobs.folder / "runs" / job / "run.yaml"
+            config = run_json(PROGRAM, "run", str(run), "--dry-run")[0]["config"]
+            for row in rows:
+                value = config
+                for name in row[0].split("."):
+                    value = value.get(name, {}) if isinstance(value, dict) else {}
+                expected = row[column]
+                if row[0] == "rollout.max_new_tokens" and column == 2:
+                    self.assertEqual(value, min(int(expected), self.TOKENS // 2))
+                elif expected == "-":
+                    self.assertEqual(value, {}, row)
+                elif isinstance(value, (int, float)):
+                    self.assertEqual(value, float(expected), row)
+                else:
+                    self.assertEqual([value] if isinstance(value, str) else value, [expected], row)
+
+    def test_hyperparameters_are_those_that_the_job_uses(self) -> None:
+        job = self.jobs.create({"tidemill": {"train.steps": 2, "train.learning_rate": 1e-3}})
+        found = self.jobs.wait(job)
+        self.assertEqual(found["status"], "succeeded", found["error"])
+        self.assertEqual(found["hyperparameters"],
+                         {"batch_size": 3, "learning_rate_multiplier": 5.0, "n_epochs": "auto"})
+        job = self.jobs.create({}, ROWS[:8])
+        found = self.jobs.wait(job)
+        self.assertEqual(found["hyperparameters"],
+                         {"batch_size": 1, "learning_rate_multiplier": 1.0, "n_epochs": 3})
 
 
 class LongStepTest(unittest.TestCase):

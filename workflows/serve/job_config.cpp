@@ -7,6 +7,9 @@
 
 #include "base/json/json.hpp"
 #include "base/text/quote.hpp"
+#include "workflows/model_run.hpp"
+#include "workflows/rl/rl_settings.hpp"
+#include "workflows/sft/sft_settings.hpp"
 
 namespace tidemill::workflows {
 namespace {
@@ -21,6 +24,7 @@ constexpr std::uint64_t kRowsPerBatchRow = 500;
 constexpr std::int64_t kEvalInterval = 10;  // steps
 constexpr std::int64_t kCommitSteps = 10;
 constexpr std::int64_t kCommitSeconds = 60;
+constexpr std::int64_t kMaxNewTokens = 256;
 constexpr std::int64_t kSamplesBytes = std::int64_t{64} << 20U;  // of the records of a job
 
 // The keys that a request may set. A name that ends with a dot stands for all keys below it. Keys
@@ -137,13 +141,16 @@ void set_supervised(const storage::JobHyperparameters& values, Json& config) {
 }
 
 Status set_reinforcement(const JobSpec& spec, const storage::JobHyperparameters& values,
-                         Json& config) {
+                         std::int64_t max_tokens, Json& config) {
   TIDEMILL_ASSIGN_OR_RETURN(Json reward, reward_of(spec.grader));
   set_key(config, "workflow", "rl");
   set_key(config, "reward", std::move(reward));
   set_key(config, "train.prompts_per_step", values.batch_size);
   set_key(config, "train.learning_rate", kReinforcementRate * values.learning_rate_multiplier);
   set_key(config, "eval.samples", values.eval_samples);
+  // The other half is for the prompt.
+  set_key(config, "rollout.max_new_tokens",
+          std::clamp<std::int64_t>(max_tokens / 2, 1, kMaxNewTokens));
   // So that the result does not depend on what else the server does.
   set_key(config, "staleness", Json(Json::Object{{"max", 1}, {"schedule", "fixed"}}));
   return {};
@@ -162,6 +169,30 @@ Status set_overrides(const Json& overrides, Json& config) {
     set_key(config, member.name, member.value);
   }
   return {};
+}
+
+// Sets in `values` what the overrides of the request say. Values of a wrong type are refused when
+// the configuration is read.
+void apply_overrides(const JobSpec& spec, storage::JobHyperparameters& values) {
+  const auto overrides = parse_overrides(spec.overrides);
+  if (!overrides.ok()) {
+    return;
+  }
+  const auto find = [&overrides](const char* key) { return overrides.value().find(key); };
+  const double base = spec.method == JobMethod::kSupervised ? kSupervisedRate : kReinforcementRate;
+  if (const Json* rate = find("train.learning_rate"); rate != nullptr) {
+    values.learning_rate_multiplier =
+        rate->number().value_or(base * values.learning_rate_multiplier) / base;
+  }
+  const auto set_integer = [&find](const char* key, std::int64_t& value) {
+    const Json* given = find(key);
+    value = given != nullptr && given->if_integer() != nullptr ? *given->if_integer() : value;
+  };
+  set_integer("eval.every_steps", values.eval_interval);
+  set_integer("eval.samples", values.eval_samples);
+  if (find("train.steps") != nullptr) {
+    values.n_epochs = spec.hyperparameters.n_epochs;
+  }
 }
 
 }  // namespace
@@ -205,7 +236,12 @@ storage::JobHyperparameters resolve(const JobSpec& spec, std::uint64_t num_rows)
   if (values.eval_samples == 0) {
     values.eval_samples = 1;
   }
+  apply_overrides(spec, values);
   return values;
+}
+
+std::int64_t max_job_tokens(const ServeOptions& server, const engines::ModelConfig& model) {
+  return std::min(server.serve.tuning.job_tokens, model.max_positions);
 }
 
 Result<std::string> job_config(const ServeOptions& server, const JobSpec& spec,
@@ -216,12 +252,12 @@ Result<std::string> job_config(const ServeOptions& server, const JobSpec& spec,
   if (spec.method == JobMethod::kSupervised) {
     set_supervised(values, config);
   } else {
-    TIDEMILL_RETURN_IF_ERROR(set_reinforcement(spec, values, config));
+    TIDEMILL_RETURN_IF_ERROR(set_reinforcement(spec, values, inputs.max_tokens, config));
   }
   set_key(config, "train.adapter.kind", "lora");
   set_key(config, "data.train", inputs.training_path);
   TIDEMILL_ASSIGN_OR_RETURN(const Json overrides, parse_overrides(spec.overrides));
-  if (overrides.find("train.steps") == nullptr || spec.hyperparameters.n_epochs != 0) {
+  if (values.n_epochs != 0) {
     set_key(config, "data.epochs", values.n_epochs);
   }
   if (!inputs.validation_path.empty()) {
@@ -238,6 +274,36 @@ Result<std::string> job_config(const ServeOptions& server, const JobSpec& spec,
   }
   TIDEMILL_RETURN_IF_ERROR(set_overrides(overrides, config));
   return config.to_text();
+}
+
+Status check_rows(const JobSpec& spec, std::uint64_t num_rows) {
+  const storage::JobHyperparameters values = resolve(spec, num_rows);
+  const auto rows = static_cast<std::uint64_t>(values.n_epochs) * num_rows;
+  if (values.n_epochs == 0 || rows >= static_cast<std::uint64_t>(values.batch_size)) {
+    return {};
+  }
+  return invalid_argument(
+      "training_file: it has " + std::to_string(num_rows) + (num_rows == 1 ? " row" : " rows") +
+      ", and " + std::to_string(values.n_epochs) +
+      (values.n_epochs == 1 ? " epoch has" : " epochs have") + " fewer than one batch of " +
+      std::to_string(values.batch_size) + " (batch_size, n_epochs)");
+}
+
+Status check_limits(const std::variant<SftOptions, RlOptions>& job, const ServeOptions& server,
+                    const engines::ModelConfig& model) {
+  if (const auto* sft = std::get_if<SftOptions>(&job)) {
+    TIDEMILL_RETURN_IF_ERROR(check_fit(*sft, model));
+    return check_adapter(sft->train.common, model);
+  }
+  const auto& rl = std::get<RlOptions>(job);
+  TIDEMILL_RETURN_IF_ERROR(check_fit(rl, model));
+  const std::int64_t most = max_job_tokens(server, model);
+  if (rl.rollout.max_new_tokens >= most) {
+    return invalid_argument("rollout.max_new_tokens: " + std::to_string(rl.rollout.max_new_tokens) +
+                            " leaves no room for a prompt in the " + std::to_string(most) +
+                            " tokens of a sequence of a job (serve.tuning.job_tokens)");
+  }
+  return check_adapter(rl.train.common, model);
 }
 
 std::string tuned_model_name(const std::string& model, const storage::JobRecord& job) {

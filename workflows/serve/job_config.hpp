@@ -9,6 +9,7 @@
 
 #include "actors/tuning/tuning_run.hpp"
 #include "base/result.hpp"
+#include "engines/runtime/runtime_options.hpp"
 #include "workflows/rl_options.hpp"
 #include "workflows/serve_options.hpp"
 #include "workflows/sft_options.hpp"
@@ -21,6 +22,7 @@ struct JobInputs {
   std::string validation_path;    // empty: none
   std::uint64_t num_rows = 0;     // lines of the training file
   std::int64_t memory_bytes = 0;  // that the job may take
+  std::int64_t max_tokens = 0;    // of a sequence (`max_job_tokens`)
 };
 
 /// The id of the file that a server offers as an example (`TuningOptions::example`).
@@ -35,18 +37,37 @@ inline constexpr std::string_view kExampleFile = "file-quickstart";
 /// Returns the hyperparameters of a job, with a value in place of each "auto":
 /// - `batch_size`: a 500th of the rows, at least 1 and at most 32 (supervised) or 16
 /// (reinforcement);
-/// - `n_epochs`: 3 (supervised) or 1; `learning_rate_multiplier`: 1;
-/// - `eval_interval`: 10 steps, with a validation file; `eval_samples`: 1.
+/// - `n_epochs`: 3 (supervised) or 1; "auto" stays if `train.steps` among the overrides decides;
+/// - `learning_rate_multiplier`: 1; `eval_interval`: 10 steps, with a validation file;
+///   `eval_samples`: 1.
+/// Overrides of the keys that these set (`train.learning_rate`, `eval.every_steps`, `eval.samples`)
+/// count.
 [[nodiscard]] storage::JobHyperparameters resolve(const storage::JobSpec& spec,
                                                   std::uint64_t num_rows);
 
+/// Returns the most tokens of a sequence of a job: the smaller of the model's context and
+/// `serve.tuning.job_tokens`.
+[[nodiscard]] std::int64_t max_job_tokens(const ServeOptions& server,
+                                          const engines::ModelConfig& model);
+
 /// Returns the configuration of a job's run, as JSON, which is YAML: it trains LoRA over the served
-/// model. The base learning rate is 2e-4, or 5e-5 for reinforcement.
+/// model. The base learning rate is 2e-4, or 5e-5 for reinforcement. Responses of a reinforcement
+/// job have at most 256 tokens, and at most half of `JobInputs::max_tokens`, unless the request
+/// says otherwise.
 /// Errors: `kInvalidArgument`, beginning with the field of the request: a grader that has no
 /// counterpart, or a key of `overrides` that jobs may not set, because it names a file or a limit
 /// of the server.
 [[nodiscard]] Result<std::string> job_config(const ServeOptions& server,
                                              const storage::JobSpec& spec, const JobInputs& inputs);
+
+/// Checks that the epochs of a job with `num_rows` rows make at least one batch.
+/// Errors: `kInvalidArgument` beginning with the field of the request.
+[[nodiscard]] Status check_rows(const storage::JobSpec& spec, std::uint64_t num_rows);
+
+/// Checks what is known about a job before its rows are read: that its options suit the model, and
+/// leave room for a prompt. Errors: `kInvalidArgument` beginning with the key.
+[[nodiscard]] Status check_limits(const std::variant<SftOptions, RlOptions>& job,
+                                  const ServeOptions& server, const engines::ModelConfig& model);
 
 /// Returns the name under which clients request the model of a job: "ft:MODEL:SUFFIX:ID", where ID
 /// are the last 8 characters of the job's id.

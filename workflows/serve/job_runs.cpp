@@ -202,6 +202,7 @@ Result<JobInputs> JobRun::inputs() const {
     inputs.validation_path = validation.path().string();
   }
   inputs.memory_bytes = deps_->memory_bytes;
+  inputs.max_tokens = deps_->max_tokens;
   return inputs;
 }
 
@@ -280,35 +281,49 @@ actors::StartTuningRun make_job_runs(JobRunDeps deps) {
 
 namespace {
 
-// Returns an error about a key of the configuration, "job:LINE: KEY: ...", as one about the field
-// of the request that has set the key.
+// Returns an error about a key of the configuration, "KEY: ...", as one about the field of the
+// request that has set the key.
 Status of_field(const Status& status, const storage::JobSpec& spec) {
   if (status.ok()) {
     return status;
   }
-  const std::string& message = status.message();
-  const std::size_t begin = message.find(": ");
-  const std::string text = begin == std::string::npos ? message : message.substr(begin + 2);
+  const std::string& text = status.message();
   const std::string key = text.substr(0, text.find(':'));
-  const bool is_own = spec.overrides.find('"' + key + '"') != std::string::npos;
+  const bool is_own = spec.overrides.find('"' + key) != std::string::npos;
   return {status.code(), (is_own ? "tidemill: " : "method: ") + text};
+}
+
+// Returns an error without the location before its first ": ".
+Status without_location(const Status& status) {
+  const std::size_t begin = status.message().find(": ");
+  return begin == std::string::npos ? status
+                                    : Status(status.code(), status.message().substr(begin + 2));
 }
 
 }  // namespace
 
-Status check_job(const ServeOptions& server, const std::string& model, const ParseRun& parse_run,
-                 const storage::JobSpec& spec) {
-  if (spec.model != model) {
-    return {Errc::kNotFound, "model: the server trains adapters over " + model + " only"};
+Status check_job(const JobCheck& check, const storage::JobSpec& spec) {
+  if (spec.model != check.model) {
+    return {Errc::kNotFound, "model: the server trains adapters over " + check.model + " only"};
   }
   JobInputs inputs;
   inputs.training_path = "training.jsonl";
   inputs.validation_path = spec.validation_file.empty() ? "" : "validation.jsonl";
-  inputs.num_rows = 1;
+  const auto training = check.store->open_bytes(spec.training_file);
+  if (!training.ok()) {
+    return training.status().with_context("training_file");
+  }
+  TIDEMILL_ASSIGN_OR_RETURN(inputs.num_rows, count_lines(training.value()));
+  inputs.max_tokens = max_job_tokens(check.server, check.config);
   storage::JobSpec seeded = spec;
   seeded.seed = std::max<std::int64_t>(spec.seed, 0);
-  TIDEMILL_ASSIGN_OR_RETURN(const std::string text, job_config(server, seeded, inputs));
-  return of_field(parse_run(text, "job").status(), spec);
+  TIDEMILL_ASSIGN_OR_RETURN(const std::string text, job_config(check.server, seeded, inputs));
+  const auto parsed = check.parse_run(text, "job");
+  if (!parsed.ok()) {
+    return of_field(without_location(parsed.status()), spec);
+  }
+  TIDEMILL_RETURN_IF_ERROR(check_rows(spec, inputs.num_rows));
+  return of_field(check_limits(parsed.value(), check.server, check.config), spec);
 }
 
 }  // namespace tidemill::workflows

@@ -29,6 +29,7 @@ struct JobRunDeps {
   std::shared_ptr<storage::JobStore> jobs;
   SharedDevice device;            // without its public name
   std::int64_t memory_bytes = 0;  // that a run may take besides the server's
+  std::int64_t max_tokens = 0;    // of a sequence (`max_job_tokens`)
   ParseRun parse_run;
   std::function<void(const std::string&)> log;  // takes one line; may be called from any thread
 };
@@ -37,8 +38,17 @@ struct JobRunDeps {
 /// last commit if it has one.
 [[nodiscard]] actors::StartTuningRun make_job_runs(JobRunDeps deps);
 
-/// Checks what a client asks for, as `actors::TunerDeps::check` does.
-[[nodiscard]] Status check_job(const ServeOptions& server, const std::string& model,
-                               const ParseRun& parse_run, const storage::JobSpec& spec);
+/// What `check_job` knows about the server.
+struct JobCheck {
+  const ServeOptions& server;
+  std::string model;            // the name of the served model
+  engines::ModelConfig config;  // of the served model
+  std::shared_ptr<storage::FileStore> store;
+  ParseRun parse_run;
+};
+
+/// Checks what a client asks for, as `actors::TunerDeps::check` does. Counts the lines of the
+/// training file, and reads nothing else of it.
+[[nodiscard]] Status check_job(const JobCheck& check, const storage::JobSpec& spec);
 
 }  // namespace tidemill::workflows

@@ -166,7 +166,7 @@ JobMemory plan_job(const ServeOptions& options, TrainedModel& model) {
   job.model = options.model;
   job.run.device = options.device;
   JobMemory memory;
-  memory.tokens = std::min(model.files.config.max_positions, options.serve.tuning.job_tokens);
+  memory.tokens = max_job_tokens(options, model.files.config);
   memory.bytes = least_shared_bytes(job, model, memory.tokens);
   model.adapter.reset();
   return memory;
@@ -379,6 +379,7 @@ struct Tuning {
   actors::WorkPort& port;
   FileSystem& files;
   const ServerPlan& plan;
+  const engines::ModelConfig& config;
 };
 
 // Starts the actor that runs fine-tuning jobs.
@@ -395,12 +396,13 @@ actors::TunerActor start_tuner(const ServeOptions& options, const ServeEnvironme
   deps.port = &tuning.port;
   deps.device = device;
   deps.complete = complete_spec;
-  deps.check = [&options, &run, model](const storage::JobSpec& spec) {
-    return check_job(options, model, run.parse_run, spec);
-  };
+  deps.check = [check =
+                    JobCheck{options, model, tuning.config, tuning.stores.files, run.parse_run}](
+                   const storage::JobSpec& spec) { return check_job(check, spec); };
   deps.start_run =
       make_job_runs({run.system, run.clock, tuning.files, options, model, tuning.stores.files,
-                     tuning.stores.jobs, shared, tuning.plan.job_bytes, run.parse_run, run.warn});
+                     tuning.stores.jobs, shared, tuning.plan.job_bytes,
+                     max_job_tokens(options, tuning.config), run.parse_run, run.warn});
   deps.model_name = [model](const storage::JobRecord& job) { return tuned_model_name(model, job); };
   deps.adapter_path = [&options](const storage::JobRecord& job) {
     return (run_directory(options, job.id) / "export" / "adapter").string();
@@ -536,8 +538,8 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
   }
   actors::TunerActor tuner;
   if (runs_jobs(options)) {
-    tuner =
-        start_tuner(options, run, model->id, device_actor, {stores, *tuning_port, machine, plan});
+    tuner = start_tuner(options, run, model->id, device_actor,
+                        {stores, *tuning_port, machine, plan, opened.files.config});
   }
 
   actors::GatewayDeps deps;
