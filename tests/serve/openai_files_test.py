@@ -100,6 +100,25 @@ class FilesTest(unittest.TestCase):
         self.assertEqual(list(self.client.fine_tuning.jobs.list()), [])
 
 
+class DocumentTest(unittest.TestCase):
+    """The example of a reinforcement job in docs/serving.md, as it is there, on the server of the quickstart."""
+
+    def test_the_reinforcement_job_succeeds(self) -> None:
+        text = (SOURCE / "docs/serving.md").read_text()
+        blocks = [block for block in text.split("```python\n")[1:] if '"reinforcement"' in block]
+        self.assertEqual(len(blocks), 1)
+        with tempfile.TemporaryDirectory() as folder, \
+                Server(PROGRAM, SOURCE / "configs/serve-quickstart.yaml",
+                       f"serve.jobs_path={folder}/jobs") as server, \
+                openai.OpenAI(base_url=server.url + "/v1", api_key="none") as client:
+            names = {"client": client}
+            exec(blocks[0].split("```")[0].replace('open("', f'open("{SOURCE}/'), names)
+            self.assertEqual(names["job"].status, "succeeded", names["job"].error)
+            tuned = client.completions.create(model=names["job"].fine_tuned_model, prompt="38+86=",
+                                              max_tokens=4)
+            self.assertEqual(len(tuned.choices), 1)
+
+
 class ShapesTest(unittest.TestCase):
     """Jobs, events and checkpoints have the members that the package's types require."""
 
