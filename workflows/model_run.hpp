@@ -37,6 +37,7 @@ struct RunFacts {
   std::int64_t parameters = 0;      // of the model
   std::int64_t expected_bytes = 0;  // expected peak memory of its process
   std::int64_t max_bytes = 0;       // an upper bound of it
+  std::string step = {};            // what a step trains on, such as "32 sequences"
 };
 
 /// What reading the data needs.

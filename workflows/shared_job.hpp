@@ -11,6 +11,7 @@
 #include "actors/supervisor/spawn.hpp"
 #include "base/result.hpp"
 #include "engines/runtime/model_runtime.hpp"
+#include "workflows/counted_loss.hpp"
 #include "workflows/memory_plan.hpp"
 
 namespace tidemill::workflows {
@@ -26,6 +27,7 @@ struct SharedDevice {
   /// The most tokens of a sequence of the run, and the most positions of the cache that the run may
   /// reserve.
   std::int64_t max_tokens = 0;
+  std::shared_ptr<MinibatchShare> share;  // kept up to date while the run trains; may be null
 };
 
 /// Checks that the longest sequence of a run on `shared` is not too long. `longest.tokens` counts

@@ -370,9 +370,20 @@ void on_report(Self self, const std::string& id, const RunBegan& began) {
   JobChange change;
   change.now = self->state.deps.unix_time();
   change.resolved = began.resolved;
-  change.event = event_of(self, "The files are valid. The job takes " +
-                                    std::to_string(began.steps) + " steps and at most " +
-                                    mebibytes_text(began.memory_bytes) + " of memory.");
+  change.event =
+      event_of(self, "The files are valid. The job takes " + std::to_string(began.steps) +
+                         " steps and at most " + mebibytes_text(began.memory_bytes) +
+                         " of memory. A step trains on " + began.step + ".");
+  add_report(self, id, std::move(change));
+}
+
+void on_report(Self self, const std::string& id, const RunNote& note) {
+  JobChange change;
+  change.now = self->state.deps.unix_time();
+  if (note.seconds_left.has_value()) {
+    change.estimated_finish = change.now + static_cast<std::int64_t>(*note.seconds_left);
+  }
+  change.event = event_of(self, note.message);
   add_report(self, id, std::move(change));
 }
 

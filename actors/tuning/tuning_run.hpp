@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 
@@ -18,6 +19,13 @@ struct RunBegan {
   storage::JobHyperparameters resolved;
   std::uint64_t steps = 0;        // of the whole job
   std::int64_t memory_bytes = 0;  // that the run takes at most
+  std::string step;               // what a step trains on, such as "32 sequences"
+};
+
+/// A run is within a step that takes long.
+struct RunNote {
+  std::string message;
+  std::optional<double> seconds_left;  // estimated; absent: as before
 };
 
 /// A run has taken a step.
@@ -39,7 +47,7 @@ struct RunEnded {
 };
 
 /// What a run reports. The last report is `RunEnded`, or the failure.
-using RunReport = std::variant<RunBegan, RunProgress, Result<RunEnded>>;
+using RunReport = std::variant<RunBegan, RunNote, RunProgress, Result<RunEnded>>;
 
 /// A run that has been started. The destructor cancels it and waits for its end.
 class TuningRun {

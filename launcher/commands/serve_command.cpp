@@ -146,10 +146,9 @@ private:
                               workflows::plan_memory(options, session.clock));
     std::vector<MemoryLine> lines{memory_line("memory, at most", "memory_bytes", plan.server)};
     if (plan.max_jobs > 0) {
-      lines.push_back(
-          {"memory, each of " + std::to_string(plan.max_jobs) + " finetuning jobs at most",
-           mebibytes_text(plan.job_bytes) + (plan.note.empty() ? "" : "; " + plan.note),
-           "job_memory_bytes", plan.job_bytes});
+      lines.push_back({"memory, " + workflows::jobs_text(plan.max_jobs) + " at most",
+                       mebibytes_text(plan.job_bytes) + (plan.note.empty() ? "" : "; " + plan.note),
+                       "job_memory_bytes", plan.job_bytes});
     }
     print_dry_run(file_.schema(), resolved, lines, session);
     return {};

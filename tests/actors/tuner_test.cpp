@@ -151,8 +151,16 @@ TEST_F(TunerTest, AJobRunsAndItsAdapterIsServedBeforeItHasSucceeded) {
   const std::string id = create();
   ASSERT_EQ(runs_.size(), 1U);
   EXPECT_EQ(state(id), JobState::kRunning);
-  report(0, actors::RunBegan{{16, 3, 1.0, 0, 1}, 7});
+  report(0, actors::RunBegan{{16, 3, 1.0, 0, 1}, 7, 1 << 20U, "16 sequences"});
   EXPECT_EQ(job(id).resolved.batch_size, 16);
+  EXPECT_EQ(messages(id).front(),
+            "The files are valid. The job takes 7 steps and at most 1.0 MiB of memory. A step "
+            "trains on 16 sequences.");
+  report(0, actors::RunNote{"Step 1/7: 4 of 16 sequences trained on", 70.0});
+  EXPECT_EQ(messages(id).front(), "Step 1/7: 4 of 16 sequences trained on");
+  EXPECT_EQ(job(id).estimated_finish, 1070);
+  report(0, actors::RunNote{"Step 1/7: 8 of 16 sequences trained on", std::nullopt});
+  EXPECT_EQ(job(id).estimated_finish, 1070);
   report(0, actors::RunProgress{3, 7, 120, 40.0, "Step 3/7", R"({"step":3})"});
   EXPECT_EQ(job(id).trained_tokens, 120);
   EXPECT_EQ(job(id).estimated_finish, 1040);
@@ -307,7 +315,7 @@ TEST_F(TunerTest, ACancelledJobTakesNoMoreReports) {
   const std::string id = create();
   EXPECT_TRUE(send<JobRecord>(atom::cancel_v, id).ok());
   const JobRecord cancelled = job(id);
-  report(0, actors::RunBegan{{8, 1, 1.0, 0, 1}, 30});
+  report(0, actors::RunBegan{{8, 1, 1.0, 0, 1}, 30, 0, "8 sequences"});
   report(0, actors::RunProgress{1, 30, 100, 1.0, "Step 1/30", R"({"step":1})"});
   EXPECT_EQ(job(id), cancelled);
   EXPECT_EQ(messages(id).front(), "The job was cancelled.");

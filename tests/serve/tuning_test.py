@@ -440,6 +440,14 @@ class LongStepTest(unittest.TestCase):
     def expect_no_step(self, job: str) -> None:
         self.assertFalse([event for event in self.jobs.events(job) if event["type"] == "metrics"])
 
+    def test_events_say_how_far_the_step_is(self) -> None:
+        job = self.begin()
+        self.assertRegex(self.jobs.events(job)[0]["message"],
+                         r"A step trains on 65536 sequences \(about \d+ tokens\)\.$")
+        self.wait_for_event(job, " of 65536 sequences trained on")  # the first comes after 30 s
+        self.assertIsNotNone(self.jobs.job(job)["estimated_finish"])
+        self.expect_no_step(job)
+
     def test_cancel_frees_the_place_at_once(self) -> None:
         job = self.begin()
         self.jobs.call("POST", f"/v1/fine_tuning/jobs/{job}/cancel")

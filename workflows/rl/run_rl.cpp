@@ -142,11 +142,12 @@ engines::RuntimeOptions rl_runtime_options(const RlOptions& options, const Train
   return runtime;
 }
 
-// Describes what a step does first.
-std::string first_work(const RlOptions& options) {
-  return "generating " + std::to_string(options.rollout.group_size) + " responses to each of " +
-         std::to_string(options.train.prompts_per_step) + " prompts, of at most " +
-         std::to_string(options.rollout.max_new_tokens) + " tokens each";
+// Describes what a step generates and trains on.
+std::string responses_of_step(const RlOptions& options) {
+  const std::int32_t prompts = options.train.prompts_per_step;
+  return std::to_string(options.rollout.group_size) + " responses to " +
+         (prompts == 1 ? "one prompt" : "each of " + std::to_string(prompts) + " prompts") +
+         ", of at most " + std::to_string(options.rollout.max_new_tokens) + " tokens each";
 }
 
 // Opens a runtime for the run alone.
@@ -210,9 +211,11 @@ Result<std::shared_ptr<RlEngines>> open_engines(const RlOptions& options, const 
   log_memory_plans(opened.plans, run);
   if (run.on_begin) {
     run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config),
-                  opened.plans.expected.total(), opened.plans.maximum.total()});
+                  opened.plans.expected.total(), opened.plans.maximum.total(),
+                  responses_of_step(options)});
   }
-  log_first_step(engines->owner.weights.version.step + 1, opened.steps, first_work(options), run);
+  log_first_step(engines->owner.weights.version.step + 1, opened.steps,
+                 "generating " + responses_of_step(options), run);
   return engines;
 }
 

@@ -190,7 +190,7 @@ void apply_overrides(const JobSpec& spec, storage::JobHyperparameters& values) {
   };
   set_integer("eval.every_steps", values.eval_interval);
   set_integer("eval.samples", values.eval_samples);
-  if (find("train.steps") != nullptr) {
+  if (const Json* steps = find("train.steps"); steps != nullptr && !steps->is_null()) {
     values.n_epochs = spec.hyperparameters.n_epochs;
   }
 }

@@ -17,6 +17,7 @@
 #include "workflows/rl/run_rl.hpp"
 #include "workflows/serve/job_config.hpp"
 #include "workflows/serve/run_folders.hpp"
+#include "workflows/serve/step_notes.hpp"
 #include "workflows/sft/run_sft.hpp"
 
 namespace tidemill::workflows {
@@ -89,8 +90,8 @@ std::string progress_message(const actors::StepRecord& record, std::uint64_t ste
 // after it, with the same results: each step is reported once.
 class Progress {
 public:
-  Progress(const Clock& clock, std::function<void(RunReport)> report)
-      : clock_(clock), report_(std::move(report)) {}
+  Progress(const Clock& clock, StepNotes notes, std::function<void(RunReport)> report)
+      : clock_(clock), notes_(std::move(notes)), report_(std::move(report)) {}
 
   void continue_from(const actors::BegunJob& begun) {
     const std::lock_guard lock(mutex_);
@@ -101,7 +102,8 @@ public:
     const std::lock_guard lock(mutex_);
     steps_ = facts.steps;
     started_ = clock_.now();
-    report_(RunBegan{resolved, facts.steps, facts.max_bytes});
+    notes_.begin(begun_.step + 1, steps_, started_);
+    report_(RunBegan{resolved, facts.steps, facts.max_bytes, facts.step});
   }
 
   void add(const actors::StepRecord& record) {
@@ -116,6 +118,9 @@ public:
     last_.pop_back();
     auto& reported = is_training ? begun_.trained : begun_.evaluated;
     const TimePoint now = clock_.now();
+    if (is_training) {
+      notes_.begin(record.step + 1, steps_, now);
+    }
     const bool is_soon = is_training && record.step < steps_ && now - reported_ < kReportInterval;
     const bool is_repeated = reported.has_value() && record.step <= *reported;
     if (is_repeated || is_soon) {
@@ -125,6 +130,14 @@ public:
     reported_ = now;
     report_(RunProgress{record.step, steps_, begun_.tokens, seconds_left(record.step, now),
                         progress_message(record, steps_), last_});
+  }
+
+  // Reports how far the step is, if it takes long. Called several times a second.
+  void note_step() {
+    const std::lock_guard lock(mutex_);
+    if (const auto note = notes_.note(clock_.now())) {
+      report_(*note);
+    }
   }
 
   [[nodiscard]] std::string last_metrics() {
@@ -140,6 +153,7 @@ private:
   }
 
   const Clock& clock_;
+  StepNotes notes_;
   std::function<void(RunReport)> report_;
   std::mutex mutex_;
   std::uint64_t steps_ = 0;
@@ -157,7 +171,9 @@ public:
       : deps_(std::move(deps)),
         job_(std::move(job)),
         report_(std::move(report)),
-        progress_(deps_->clock, report_),
+        share_(std::make_shared<MinibatchShare>()),
+        progress_(deps_->clock,
+                  StepNotes(share_, job_.spec.method == storage::JobMethod::kSupervised), report_),
         thread_([this] {
           auto ended = run();
           if (!ended.ok() && cancelled_) {
@@ -183,6 +199,7 @@ private:
   std::shared_ptr<const JobRunDeps> deps_;
   JobRecord job_;
   std::function<void(RunReport)> report_;
+  std::shared_ptr<MinibatchShare> share_;
   Progress progress_;
   std::atomic<bool> stopped_ = false;
   std::atomic<bool> cancelled_ = false;
@@ -253,10 +270,14 @@ Result<RunEnded> JobRun::run() {
                      [this, resolved](const RunFacts& facts) { progress_.begin(resolved, facts); },
                      log,
                      [](const std::string&) {},
-                     [this] { return stopped_.load(); },
+                     [this] {
+                       progress_.note_step();
+                       return stopped_.load();
+                     },
                      {}};
   run.cancel_asked = [this] { return cancelled_.load(); };
   run.shared_device = deps_->device;
+  run.shared_device->share = share_;
   run.shared_device->public_name = tuned_model_name(deps_->model, job_);
   TIDEMILL_ASSIGN_OR_RETURN(const actors::RunSummary summary,
                             std::holds_alternative<SftOptions>(workflow)

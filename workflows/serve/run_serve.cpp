@@ -246,8 +246,8 @@ Result<std::unique_ptr<engines::ModelRuntime>> open_served_runtime(
   run.inform("device: " + std::string(opened.value()->description()));
   run.inform("memory: at most " + mebibytes_text(plan.server.total()) +
              (plan.max_jobs == 0 ? ""
-                                 : ", and " + mebibytes_text(plan.job_bytes) + " for each of " +
-                                       std::to_string(plan.max_jobs) + " finetuning jobs") +
+                                 : ", and " + mebibytes_text(plan.job_bytes) + " for " +
+                                       jobs_text(plan.max_jobs)) +
              (plan.note.empty() ? "" : "; " + plan.note));
   return opened;
 }
@@ -477,6 +477,10 @@ std::string url_of(const std::string& host, std::uint16_t port) {
 }
 
 }  // namespace
+
+std::string jobs_text(std::int64_t jobs) {
+  return jobs == 1 ? "one finetuning job" : "each of " + std::to_string(jobs) + " finetuning jobs";
+}
 
 Result<ServerPlan> plan_memory(const ServeOptions& options, const Clock& clock) {
   TIDEMILL_ASSIGN_OR_RETURN(TrainedModel opened, open_model(options));

@@ -59,6 +59,9 @@ struct ServerPlan {
   std::string note;            // why fewer jobs train at the same time than by default, or empty
 };
 
+/// Returns "each of 4 finetuning jobs", or "one finetuning job".
+[[nodiscard]] std::string jobs_text(std::int64_t jobs);
+
 /// Plans the memory of a server that is not started.
 /// Errors: those of `run_serve` about the model and the memory.
 [[nodiscard]] Result<ServerPlan> plan_memory(const ServeOptions& options, const Clock& clock);

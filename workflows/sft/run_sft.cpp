@@ -234,15 +234,17 @@ Result<std::shared_ptr<void>> prepare(const SftOptions& options, const SftRun& o
   }
   TIDEMILL_ASSIGN_OR_RETURN(engines->records, open_records(run, origin, options.run.record));
   log_memory_plans(opened.plans, run);
-  if (run.on_begin) {
-    run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config),
-                  opened.plans.expected.total(), opened.plans.maximum.total()});
-  }
   const std::int64_t sequences = options.train.sequences_per_step;
-  log_first_step(
-      engines->weights().version.step + 1, opened.steps,
-      "training on " + std::to_string(sequences) + (sequences == 1 ? " sequence" : " sequences"),
-      run);
+  const std::string of_step =
+      std::to_string(sequences) + (sequences == 1 ? " sequence" : " sequences");
+  if (run.on_begin) {
+    const auto tokens = static_cast<std::int64_t>(
+        std::llround(static_cast<double>(sequences) * (opened.lengths.mean() + 1.0)));
+    run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config),
+                  opened.plans.expected.total(), opened.plans.maximum.total(),
+                  of_step + " (about " + std::to_string(tokens) + " tokens)"});
+  }
+  log_first_step(engines->weights().version.step + 1, opened.steps, "training on " + of_step, run);
   return std::shared_ptr<void>(std::move(engines));
 }
 
