@@ -25,7 +25,8 @@ struct SftEngines {
   std::shared_ptr<actors::RecordFiles> records;
 
   [[nodiscard]] engines::Snapshot& weights() {
-    return shared != nullptr ? shared->weights : opened.weights;
+    SharedJob* job = shared.get();
+    return job != nullptr ? job->weights : opened.weights;
   }
 };
 
