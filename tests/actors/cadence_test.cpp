@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// When actors act, on the virtual clock: renewals of leases, pauses before restarts, wake-ups and
-// deadlines. Each time is checked from both sides.
+// When actors act, on the virtual clock: commits, renewals of leases, pauses before restarts,
+// wake-ups and deadlines. Each time is checked from both sides.
 #include <chrono>
 #include <map>
 #include <memory>
@@ -28,6 +28,34 @@ using namespace std::chrono_literals;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::SizeIs;
+
+// -- commits --------------------------------------------------------------------------------------
+
+TEST_F(TrainerFixture, AStepIsCommittedOnceTheIntervalHasPassed) {
+  deps_.options.commit_interval = 3s;
+  start_trainer();
+  const auto run_step = [this](std::uint64_t step) {
+    deliver(
+        {trainable_row(2 * step, 2 * step, step), trainable_row(2 * step + 1, 2 * step + 1, step)});
+    train();
+    advance(0s);
+  };
+  run_step(0);
+  EXPECT_EQ(stream_->captured, 0);
+  advance(3s - 1ms);
+  run_step(1);
+  EXPECT_EQ(stream_->captured, 0);
+  advance(1ms);
+  run_step(2);
+  EXPECT_EQ(stream_->captured, 1);
+  EXPECT_EQ(commits_->last->weights.version.step, 3U);
+  advance(3s - 1ms);
+  run_step(3);
+  EXPECT_EQ(stream_->captured, 1) << "the interval begins at the last commit";
+  advance(1ms);
+  run_step(4);
+  EXPECT_EQ(stream_->captured, 2);
+}
 
 // -- renewals of leases ---------------------------------------------------------------------------
 

@@ -410,21 +410,6 @@ TEST_F(TrainerTest, WritesACommitDuringTheNextStep) {
   EXPECT_EQ(commits_->last->weights.base_digest, "step 2");
 }
 
-TEST_F(TrainerTest, CommitsAStepOnceTheIntervalHasPassed) {
-  options_.total_steps = 9;
-  options_.commit_interval = 3s;
-  start();
-  run_step(0);
-  EXPECT_EQ(stream_->captured, 0);
-  advance(3s);
-  run_step(1);
-  EXPECT_EQ(stream_->captured, 1);
-  advance(0s);
-  EXPECT_EQ(commits_->last->weights.base_digest, "step 2");
-  run_step(2);
-  EXPECT_EQ(stream_->captured, 1) << "the interval begins at the last commit";
-}
-
 TEST_F(TrainerTest, ACommitWaitsForTheOneThatIsBeingWritten) {
   options_.total_steps = 9;
   options_.commit_every = 1;
