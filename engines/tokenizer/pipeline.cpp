@@ -20,8 +20,11 @@ bool is_continuation(std::string_view text, std::size_t i) {
 // The state of encoding one text.
 class Pipeline::Run {
 public:
-  Run(const Pipeline& pipeline, std::string_view text, Spans spans)
-      : pipeline_(pipeline), text_(text), wants_spans_(spans == Spans::kYes) {
+  Run(const Pipeline& pipeline, std::string_view text, Spans spans, std::size_t max_tokens)
+      : pipeline_(pipeline),
+        text_(text),
+        wants_spans_(spans == Spans::kYes),
+        max_tokens_(max_tokens) {
     for (const Split& split : pipeline.splits_) {
       if (split.regex.has_value()) {
         workspaces_.emplace_back(split.regex->make_workspace());
@@ -34,6 +37,9 @@ public:
   Result<Encoding> encode() {
     TIDEMILL_ASSIGN_OR_RETURN(const auto sections, pipeline_.raw_tokens_.cut(text_));
     for (const TextSection& section : sections) {
+      if (is_full()) {
+        break;
+      }
       if (section.id >= 0) {
         add_token(section.id, {section.begin, section.end});
       } else {
@@ -47,6 +53,9 @@ public:
   [[nodiscard]] bool must_track() const { return must_track_; }
 
 private:
+  // Whether there are so many tokens that the others do not matter.
+  [[nodiscard]] bool is_full() const { return out_.ids.size() > max_tokens_; }
+
   void add_token(std::int32_t id, TextSpan span) {
     out_.ids.push_back(id);
     if (wants_spans_) {
@@ -70,6 +79,9 @@ private:
     }
     TIDEMILL_ASSIGN_OR_RETURN(const auto parts, pipeline_.normalized_tokens_.cut(section.text()));
     for (const TextSection& part : parts) {
+      if (is_full()) {
+        break;
+      }
       if (part.id >= 0) {
         add_token(part.id, span_of(section, part.begin, part.end));
       } else {
@@ -100,6 +112,9 @@ private:
   // Splits `piece` of `text` by the step at `level`, and the resulting pieces by the steps after
   // it.
   Status split(const AlignedText& text, TextSpan piece, std::size_t level) {
+    if (is_full()) {
+      return {};
+    }
     if (level == pipeline_.splits_.size()) {
       return encode_piece(text, piece);
     }
@@ -114,7 +129,7 @@ private:
       TIDEMILL_RETURN_IF_ERROR(split_by_regex(text, piece, level, emit));
     } else {
       const std::size_t after = step.kind == SplitStep::Kind::kAfter ? step.text.size() : 0;
-      for (std::size_t at = subject.find(step.text); at != std::string_view::npos;
+      for (std::size_t at = subject.find(step.text); at != std::string_view::npos && !is_full();
            at = subject.find(step.text, at + step.text.size())) {
         TIDEMILL_RETURN_IF_ERROR(emit(piece.begin + at + after));
       }
@@ -127,7 +142,7 @@ private:
   Status split_by_regex(const AlignedText& text, TextSpan piece, std::size_t level,
                         const Emit& emit) {
     const std::string_view subject = text.text().substr(piece.begin, piece.end - piece.begin);
-    for (std::size_t from = 0; from < subject.size();) {
+    for (std::size_t from = 0; from < subject.size() && !is_full();) {
       const auto found = pipeline_.splits_[level].regex->find(subject, from, *workspaces_[level]);
       if (!found.ok()) {
         return located(found.status(), text, piece.begin);
@@ -191,6 +206,7 @@ private:
   const Pipeline& pipeline_;
   std::string_view text_;
   bool wants_spans_;
+  std::size_t max_tokens_;
   bool must_track_ = false;
   std::vector<std::optional<Regex::Workspace>> workspaces_;  // one per split by a pattern
   Bpe::Workspace bpe_workspace_;
@@ -240,10 +256,12 @@ Result<Pipeline> Pipeline::build(const TokenizerSpec& spec) {
   return Pipeline(spec, std::move(splits), std::move(raw_tokens), std::move(normalized_tokens));
 }
 
-Result<Encoding> Pipeline::encode(std::string_view text, Spans spans) const {
-  Run run(*this, text, spans);
+Result<Encoding> Pipeline::encode(std::string_view text, Spans spans,
+                                  std::size_t max_tokens) const {
+  Run run(*this, text, spans, max_tokens);
   Result<Encoding> encoding = run.encode();
-  return run.must_track() ? Run(*this, text, Spans::kYes).encode() : std::move(encoding);
+  return run.must_track() ? Run(*this, text, Spans::kYes, max_tokens).encode()
+                          : std::move(encoding);
 }
 
 }  // namespace tidemill::engines

@@ -33,8 +33,10 @@ public:
   /// is empty or equal to another one after normalization.
   [[nodiscard]] static Result<Pipeline> build(const TokenizerSpec& spec);
 
-  /// Encodes `text` without adding tokens around it. Errors: as `Tokenizer::encode`.
-  [[nodiscard]] Result<Encoding> encode(std::string_view text, Spans spans) const;
+  /// Encodes `text` without adding tokens around it. May stop once there are more than
+  /// `max_tokens`. Errors: as `Tokenizer::encode`.
+  [[nodiscard]] Result<Encoding> encode(std::string_view text, Spans spans,
+                                        std::size_t max_tokens) const;
 
 private:
   class Run;

@@ -1,7 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tokenizer: the pipeline from text to ids, the table from ids to bytes, and named tokens.
+//
+// Lower bound of the tokens of a text. A token covers at most as many bytes of the text that is
+// merged as its own spelling has, so there are at least (bytes of the longest token)-th as many
+// tokens as bytes. This needs to know how many bytes are left when a text is merged:
+//   - If no step removes bytes, all of them. A space that becomes another character, or that is
+//     added, makes the text only longer.
+//   - Unicode normalization, stripping, and added tokens that take the white space around them
+//     remove bytes. But a character of printable ASCII stays, or is composed with marks to a
+//     character that contains no other one. So there are at least as many bytes as these.
+//   - A replacement that shortens the text, or that replaces what stays otherwise, and an unknown
+//     token that stands for any number of characters permit no bound.
 #include "engines/tokenizer/tokenizer.hpp"
 
+#include <algorithm>
+#include <limits>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -18,6 +31,7 @@ namespace tidemill::engines {
 namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
 
 // The data for decoding one id.
 struct TokenText {
@@ -68,6 +82,31 @@ TokenText text_of_token(const DecoderSpec& decoder, const std::string& content) 
   return text;
 }
 
+// What the lower bound of the tokens of a text counts; see the top of this file.
+enum class CountedBytes : std::uint8_t { kNone, kPrintableAscii, kAll };
+
+CountedBytes counted_bytes(const TokenizerSpec& spec) {
+  using Kind = NormalizerStep::Kind;
+  if (spec.alphabet == Alphabet::kCharacters && !spec.byte_fallback &&
+      spec.unknown_id.has_value()) {
+    return CountedBytes::kNone;
+  }
+  bool removes = std::any_of(spec.added_tokens.begin(), spec.added_tokens.end(),
+                             [](const AddedToken& token) { return token.lstrip || token.rstrip; });
+  bool replaces = false;
+  for (const NormalizerStep& step : spec.normalizers) {
+    if (step.kind == Kind::kReplace && step.content.size() < step.pattern.size()) {
+      return CountedBytes::kNone;
+    }
+    replaces = replaces || step.kind == Kind::kReplace;
+    removes = removes || step.kind == Kind::kUnicode || step.kind == Kind::kStrip;
+  }
+  if (!removes) {
+    return CountedBytes::kAll;
+  }
+  return replaces ? CountedBytes::kNone : CountedBytes::kPrintableAscii;
+}
+
 // Each text is preceded by its size, so that different texts have different digests.
 std::string digest_of(std::string_view tokenizer_json, const TokenizerConfig& config) {
   DigestHasher hasher;
@@ -104,6 +143,8 @@ struct Tokenizer::Impl {
   DecoderSpec decoder;
   std::unordered_map<std::string, std::int32_t> ids;  // vocabulary and added tokens
   std::vector<TokenText> texts;                       // by id
+  CountedBytes counted = CountedBytes::kNone;
+  std::size_t longest_token = 1;  // bytes of the longest spelling
   TokenizerConfig config;
   std::optional<std::int32_t> bos;
   std::optional<std::int32_t> eos;
@@ -116,7 +157,8 @@ Tokenizer::Impl::Impl(TokenizerSpec spec, Pipeline built_pipeline)
       prefix_ids(std::move(spec.prefix_ids)),
       suffix_ids(std::move(spec.suffix_ids)),
       decoder(std::move(spec.decoder)),
-      ids(std::move(spec.vocabulary)) {
+      ids(std::move(spec.vocabulary)),
+      counted(counted_bytes(spec)) {
   const auto put = [this](std::int32_t id, const std::string& content, bool special) {
     const auto index = static_cast<std::size_t>(id);
     if (index >= texts.size()) {
@@ -127,15 +169,19 @@ Tokenizer::Impl::Impl(TokenizerSpec spec, Pipeline built_pipeline)
   };
   for (const auto& [token, id] : ids) {
     put(id, token, false);
+    longest_token = std::max(longest_token, decoder.alphabet == Alphabet::kBytes
+                                                ? texts[static_cast<std::size_t>(id)].bytes.size()
+                                                : token.size());
   }
   for (const AddedToken& token : spec.added_tokens) {
     // The reference implementation finds a normalized token by its content as written, and decodes
     // it to its normalized content. `Pipeline::build` has checked that it can be normalized.
-    put(token.id,
+    const std::string content =
         token.normalized
             ? normalized_by(spec.normalizers, token.content, kMaxNormalizedTokenBytes).value()
-            : token.content,
-        token.special);
+            : token.content;
+    put(token.id, content, token.special);
+    longest_token = std::max(longest_token, content.size());
     ids.emplace(token.content, token.id);
   }
 }
@@ -205,8 +251,8 @@ Result<Tokenizer> Tokenizer::from_json(std::string_view tokenizer_json, Tokenize
   return Tokenizer(impl);
 }
 
-Result<Encoding> Tokenizer::run(std::string_view text, AddSpecialTokens special,
-                                WantSpans spans) const {
+Result<Encoding> Tokenizer::run(std::string_view text, AddSpecialTokens special, WantSpans spans,
+                                std::size_t max_tokens) const {
   if (text.size() > kMaxTextBytes) {
     return invalid_argument("text of " + std::to_string(text.size()) +
                             " bytes exceeds the limit of " + std::to_string(kMaxTextBytes));
@@ -217,7 +263,8 @@ Result<Encoding> Tokenizer::run(std::string_view text, AddSpecialTokens special,
   TIDEMILL_ASSIGN_OR_RETURN(
       Encoding encoding,
       impl_->pipeline.encode(
-          text, spans == WantSpans::kYes ? Pipeline::Spans::kYes : Pipeline::Spans::kNo));
+          text, spans == WantSpans::kYes ? Pipeline::Spans::kYes : Pipeline::Spans::kNo,
+          max_tokens));
   if (special == AddSpecialTokens::kYes) {
     const auto& prefix = impl_->prefix_ids;
     const auto& suffix = impl_->suffix_ids;
@@ -233,13 +280,32 @@ Result<Encoding> Tokenizer::run(std::string_view text, AddSpecialTokens special,
 
 Result<std::vector<std::int32_t>> Tokenizer::encode(std::string_view text,
                                                     AddSpecialTokens special) const {
-  TIDEMILL_ASSIGN_OR_RETURN(Encoding encoding, run(text, special, WantSpans::kNo));
+  return encode_at_most(text, special, kNoLimit);
+}
+
+Result<std::vector<std::int32_t>> Tokenizer::encode_at_most(std::string_view text,
+                                                            AddSpecialTokens special,
+                                                            std::size_t max_tokens) const {
+  TIDEMILL_ASSIGN_OR_RETURN(Encoding encoding, run(text, special, WantSpans::kNo, max_tokens));
   return std::move(encoding.ids);
+}
+
+std::size_t Tokenizer::least_tokens(std::string_view text) const noexcept {
+  std::size_t bytes = 0;
+  switch (impl_->counted) {
+    case CountedBytes::kNone: break;
+    case CountedBytes::kPrintableAscii:
+      bytes = static_cast<std::size_t>(
+          std::count_if(text.begin(), text.end(), [](char c) { return c > ' ' && c < '\x7F'; }));
+      break;
+    case CountedBytes::kAll: bytes = text.size(); break;
+  }
+  return (bytes + impl_->longest_token - 1) / impl_->longest_token;
 }
 
 Result<Encoding> Tokenizer::encode_with_spans(std::string_view text,
                                               AddSpecialTokens special) const {
-  return run(text, special, WantSpans::kYes);
+  return run(text, special, WantSpans::kYes, kNoLimit);
 }
 
 std::string Tokenizer::decode(std::span<const std::int32_t> ids, SpecialTokenText special) const {
@@ -331,7 +397,7 @@ std::string IncrementalDecoder::stripped(std::string text) {
   const DecoderSpec& decoder = tokenizer_.impl_->decoder;
   std::size_t begin = 0;
   while (num_stripped_ < decoder.max_stripped && begin < text.size() &&
-         std::string_view(text).substr(begin).starts_with(decoder.stripped)) {
+         std::string_view{text}.substr(begin).starts_with(decoder.stripped)) {
     begin += decoder.stripped.size();
     ++num_stripped_;
   }

@@ -48,6 +48,16 @@ public:
   [[nodiscard]] Result<std::vector<std::int32_t>> encode(std::string_view text,
                                                          AddSpecialTokens special) const;
 
+  /// Does the same, but may stop once there are more than `max_tokens` ids: the result is then a
+  /// longer prefix of the ids than that, and what follows in `text` is not checked.
+  [[nodiscard]] Result<std::vector<std::int32_t>> encode_at_most(std::string_view text,
+                                                                 AddSpecialTokens special,
+                                                                 std::size_t max_tokens) const;
+
+  /// Returns a lower bound of the number of ids of `text`, if it can be encoded: 0 if the files of
+  /// the tokenizer permit no bound. Reads `text` once, at most.
+  [[nodiscard]] std::size_t least_tokens(std::string_view text) const noexcept;
+
   /// Returns the ids of `text` and the bytes of `text` that each one covers. Errors: as `encode`.
   [[nodiscard]] Result<Encoding> encode_with_spans(std::string_view text,
                                                    AddSpecialTokens special) const;
@@ -93,7 +103,7 @@ private:
 
   [[nodiscard]] static Result<std::shared_ptr<Impl>> build(std::string_view tokenizer_json);
   [[nodiscard]] Result<Encoding> run(std::string_view text, AddSpecialTokens special,
-                                     WantSpans spans) const;
+                                     WantSpans spans, std::size_t max_tokens) const;
   explicit Tokenizer(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 
   std::shared_ptr<const Impl> impl_;
