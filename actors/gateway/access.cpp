@@ -114,6 +114,9 @@ Caller caller_of(const HttpRequest& request, const AccessRules& rules) {
 
 std::size_t max_body_bytes(const HttpRequest& request, const AccessRules& rules,
                            const BodyLimits& limits) {
+  if (tinker::is_tinker_path(target_path(request.target))) {
+    return limits.tinker;
+  }
   const bool is_upload = request.method == "POST" && target_path(request.target) == "/v1/files";
   return is_upload && limits.upload > limits.json &&
                  !check_key(request, rules, KeyScope::kTune).has_value()

@@ -60,8 +60,10 @@ struct AccessRules {
 
 /// How long bodies may be, in bytes.
 struct BodyLimits {
-  std::size_t json = std::size_t{64} << 20U;
+  /// Of OpenAI's API. Parsing takes up to about eight times as much memory.
+  std::size_t json = std::size_t{32} << 20U;
   std::size_t upload = 0;  // of an upload to /v1/files; 0: the server stores no files
+  std::size_t tinker = std::size_t{64} << 20U;  // of Tinker's API
 };
 
 /// Returns how long the body of a request may be, given its head. The limit for uploads holds only

@@ -32,6 +32,7 @@ constexpr std::size_t kMaxEchoedBytes = 16U << 20U;
 constexpr std::size_t kMaxMessageBytes = 600;
 constexpr std::int32_t kDefaultMaxTokens = 16;  // of completions, as OpenAI's API
 
+constexpr const char* kContextCode = "context_length_exceeded";
 constexpr std::string_view kIdentity = "it identifies the caller, who is known by the API key";
 constexpr std::string_view kOldTools = "use tools and tool_choice";
 
@@ -330,16 +331,46 @@ private:
 
   // -- prompts -----------------------------------------------------------------------------------
 
-  void add_text(const std::string& text) {
-    auto ids = model_.tokenizer.encode(text, engines::AddSpecialTokens::kYes);
-    if (!ids.ok()) {
-      fields_.refuse("prompt", ids.status().message());
+  // Refuses a prompt of `tokens` tokens, or of more unless `is_exact`, that leaves no room in the
+  // context for its response. Returns whether it fits.
+  bool check_length(const char* field, std::int64_t tokens, bool is_exact = true) {
+    const std::int64_t wanted = call_.requested_max_tokens.value_or(1);
+    if (tokens + wanted <= model_.max_positions) {
+      return true;
+    }
+    code_ = kContextCode;
+    fields_.refuse(field, (is_exact ? "" : "at least ") + std::to_string(tokens) + " tokens and " +
+                              std::to_string(wanted) + " new tokens exceed the context of " +
+                              std::to_string(model_.max_positions) + " tokens");
+    return false;
+  }
+
+  // Adds the prompt `text`. Encodes no text that is surely too long, and not much more of another
+  // one than the context may hold.
+  void add_encoded(const char* field, std::string text, engines::AddSpecialTokens special) {
+    const engines::Tokenizer& tokenizer = model_.tokenizer;
+    const auto least = static_cast<std::int64_t>(tokenizer.least_tokens(text));
+    if (least > model_.max_positions) {
+      check_length(field, least, false);
       return;
     }
-    call_.prompts.push_back({std::move(ids).value(), text});
+    // Up to twice the context, the message has the exact number.
+    const auto most = static_cast<std::size_t>(2 * model_.max_positions);
+    auto ids = tokenizer.encode_at_most(text, special, most);
+    if (!ids.ok()) {
+      fields_.refuse(field, ids.status().message());
+      return;
+    }
+    const std::size_t size = ids.value().size();
+    if (check_length(field, static_cast<std::int64_t>(size), size <= most)) {
+      call_.prompts.push_back({std::move(ids).value(), std::move(text)});
+    }
   }
 
   void add_ids(const Json::Array& items) {
+    if (!check_length("prompt", static_cast<std::int64_t>(items.size()))) {
+      return;
+    }
     Prompt prompt;
     for (const Json& item : items) {
       const std::int64_t* id = item.if_integer();
@@ -357,13 +388,17 @@ private:
     const Json* prompt = fields_.find("prompt");
     const Json::Array* items = prompt == nullptr ? nullptr : prompt->if_array();
     if (prompt != nullptr && prompt->if_string() != nullptr) {
-      add_text(*prompt->if_string());
+      add_encoded("prompt", *prompt->if_string(), engines::AddSpecialTokens::kYes);
     } else if (items != nullptr && !items->empty() && items->front().if_integer() != nullptr) {
       add_ids(*items);
     } else if (items != nullptr) {
+      if (static_cast<std::int64_t>(items->size()) * call_.num_per_prompt > kMaxChoices) {
+        fields_.refuse("n", "prompts times n is more than " + std::to_string(kMaxChoices));
+        return;
+      }
       for (const Json& item : *items) {
         if (item.if_string() != nullptr) {
-          add_text(*item.if_string());
+          add_encoded("prompt", *item.if_string(), engines::AddSpecialTokens::kYes);
         } else if (item.if_array() != nullptr) {
           add_ids(*item.if_array());
         } else {
@@ -419,6 +454,7 @@ private:
     }
     // Each message becomes a token at least, so more of them cannot fit.
     if (static_cast<std::int64_t>(items->size()) > model_.max_positions) {
+      code_ = kContextCode;
       fields_.refuse("messages", "has " + std::to_string(items->size()) +
                                      " messages, and the context has " +
                                      std::to_string(model_.max_positions) + " tokens");
@@ -527,16 +563,20 @@ private:
 
   // Returns a message whose calls of tools have objects as arguments, as chat templates expect
   // them, and not the text of objects, as OpenAI's API has them.
-  static Json with_parsed_calls(const Json& message) {
+  Json with_parsed_calls(const Json& message) {
     const Json* calls = message.find("tool_calls");
     if (calls == nullptr || calls->if_array() == nullptr) {
       return message;
     }
     Json::Array parsed;
     for (const Json& call : *calls->if_array()) {
-      parsed.push_back(with_member(call, "function", [](const Json& function) {
-        return with_member(function, "arguments", [](const Json& arguments) {
+      parsed.push_back(with_member(call, "function", [this](const Json& function) {
+        return with_member(function, "arguments", [this](const Json& arguments) {
           const std::string* text = arguments.if_string();
+          argument_bytes_ += text == nullptr ? 0 : text->size();
+          if (argument_bytes_ > kMaxArgumentBytes) {
+            return arguments;  // `encode_messages` refuses it
+          }
           const auto json = text == nullptr ? Result<Json>(arguments)
                                             : parse_json(*text, {.max_depth = kMaxDepth});
           return json.ok() && json.value().if_object() != nullptr ? json.value() : arguments;
@@ -570,6 +610,11 @@ private:
     for (const Json& message : *messages.if_array()) {
       list.push_back(with_parsed_calls(message));
     }
+    if (argument_bytes_ > kMaxArgumentBytes) {
+      fields_.refuse("messages", "the arguments of tool calls have more than " +
+                                     std::to_string(kMaxArgumentBytes) + " bytes");
+      return;
+    }
     Json::Object object{{"messages", std::move(list)}};
     if (tools != nullptr) {
       object.push_back({"tools", *tools});
@@ -599,30 +644,22 @@ private:
       chat.messages = engines::chat::Value::sequence(
           engines::chat::with_joined_parts(chat.messages.as_sequence().items));
     }
-    const auto text = model_.chat->render(std::move(chat));
+    auto text = model_.chat->render(std::move(chat));
     if (!text.ok()) {
       fields_.refuse("messages", "the chat template failed: " + text.status().message());
       return;
     }
-    // The template has written the special tokens itself.
-    auto ids = model_.tokenizer.encode(text.value(), engines::AddSpecialTokens::kNo);
-    if (!ids.ok()) {
-      fields_.refuse("messages", ids.status().message());
-      return;
-    }
-    call_.prompts.push_back({std::move(ids).value(), text.value()});
+    // The template has written the special tokens itself. What it writes of the messages is its
+    // choice, so their length alone refuses nothing.
+    add_encoded("messages", std::move(text).value(), engines::AddSpecialTokens::kNo);
   }
 
-  // Checks that the prompts and their responses fit the context.
+  // Decides how long the responses may be. All prompts fit the context.
   void check_room() {
     if (!fields_.status().ok()) {
       return;
     }
     const char* field = call_.form == GenerationForm::kChat ? "messages" : "prompt";
-    if (static_cast<std::int64_t>(call_.num_choices()) > kMaxChoices) {
-      fields_.refuse("n", "prompts times n is more than " + std::to_string(kMaxChoices));
-      return;
-    }
     std::int64_t longest = 0;
     for (const Prompt& prompt : call_.prompts) {
       if (prompt.ids.empty()) {
@@ -630,14 +667,6 @@ private:
         return;
       }
       longest = std::max(longest, static_cast<std::int64_t>(prompt.ids.size()));
-    }
-    const std::int64_t wanted = call_.requested_max_tokens.value_or(1);
-    if (longest + wanted > model_.max_positions) {
-      code_ = "context_length_exceeded";
-      fields_.refuse(field, std::to_string(longest) + " tokens and " + std::to_string(wanted) +
-                                " new tokens exceed the context of " +
-                                std::to_string(model_.max_positions) + " tokens");
-      return;
     }
     const std::int64_t room = model_.max_positions - longest;
     call_.settings.max_new_tokens = call_.requested_max_tokens.value_or(
@@ -673,8 +702,9 @@ private:
   const ServedModel& model_;
   const std::string& now_;
   GenerationCall call_;
-  std::string code_;    // of the error
-  std::string nested_;  // the refused member of a member object, if any
+  std::size_t argument_bytes_ = 0;  // of the tool calls that were read
+  std::string code_;                // of the error
+  std::string nested_;              // the refused member of a member object, if any
 };
 
 }  // namespace
@@ -688,7 +718,11 @@ std::span<const FieldRule> generation_fields(GenerationForm form) {
 
 ApiResult<GenerationCall> parse_generation(GenerationForm form, std::string_view body,
                                            const ServedModel& model, const std::string& now) {
-  const auto json = parse_json(body, {.max_depth = kMaxDepth});
+  JsonLimits limits{.max_depth = kMaxDepth};
+  if (form == GenerationForm::kChat) {
+    limits.max_values = kMaxChatValues;  // those of a completion may be token ids
+  }
+  const auto json = parse_json(body, limits);
   if (!json.ok()) {
     return not_json(json.status());
   }

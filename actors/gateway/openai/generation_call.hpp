@@ -25,6 +25,11 @@ inline constexpr std::int64_t kMaxChoices = 1024;
 /// The maximum of `logprobs` and `top_logprobs`.
 inline constexpr std::int64_t kMaxAlternatives = 20;
 
+/// The maximum number of JSON values in the body of a chat, so that parsing takes little memory.
+inline constexpr std::size_t kMaxChatValues = 100'000;
+/// The maximum of the arguments of all tool calls in the messages of a chat. Units: bytes.
+inline constexpr std::size_t kMaxArgumentBytes = std::size_t{2} << 20U;
+
 /// The longest `cache_salt`. Units: bytes.
 inline constexpr std::size_t kMaxSaltBytes = 1024;
 

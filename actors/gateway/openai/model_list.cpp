@@ -58,7 +58,7 @@ ApiError model_not_found(const std::string& name) {
 }
 
 ApiResult<Json> tokenize(std::string_view body, const ServedModel& model, const std::string& now) {
-  const auto json = parse_json(body, {.max_depth = 32});
+  const auto json = parse_json(body, {.max_depth = 32, .max_values = kMaxChatValues});
   if (!json.ok()) {
     return not_json(json.status());
   }

@@ -202,7 +202,7 @@ TEST_F(GatewayFilesTest, NeedsTheScope) {
   EXPECT_EQ(status(request("GET", "/v1/models"), "tm-tuner"), 403U);
 
   const actors::AccessRules rules{{}, keys};
-  const actors::BodyLimits limits{100, 1000};
+  const actors::BodyLimits limits{100, 1000, 500};
   const auto most = [&](const std::string& method, const std::string& target,
                         const std::string& key) {
     HttpRequest head = request(method, target);
@@ -215,6 +215,7 @@ TEST_F(GatewayFilesTest, NeedsTheScope) {
   EXPECT_EQ(most("PUT", "/v1/files", "tm-tuner"), 100U);
   EXPECT_EQ(most("POST", "/v1/chat/completions", "tm-tuner"), 100U);
   EXPECT_EQ(actors::max_body_bytes(request("POST", "/v1/files"), {}, {100, 0}), 100U);
+  EXPECT_EQ(most("POST", "/api/v1/forward_backward", "tm-none"), 500U);
 }
 
 TEST_F(GatewayFilesTest, NamesTheMethodsOfAPath) {

@@ -25,6 +25,7 @@ using actors::openai::GenerationForm;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
+using ::testing::StartsWith;
 
 class GenerationCallTest : public ::testing::Test {
 protected:
@@ -345,6 +346,7 @@ TEST_F(GenerationCallTest, RefusesPromptsThatCannotBeUsed) {
   const ApiError full = refused(GenerationForm::kCompletion,
                                 R"({"model": "base", "prompt": ")" + std::string(60, 'x') + "\"}");
   EXPECT_EQ(full.code, "context_length_exceeded");
+  EXPECT_EQ(full.message, "prompt: 60 tokens and 16 new tokens exceed the context of 64 tokens");
   const auto chat_param = [&](const std::string& messages) {
     return refused(GenerationForm::kChat, R"({"model": "base", "messages": )" + messages + "}")
         .param;
@@ -363,9 +365,67 @@ TEST_F(GenerationCallTest, RefusesPromptsThatCannotBeUsed) {
   const ApiError crowded =
       refused(GenerationForm::kChat, R"({"model": "base", "messages": )" + many + "]}");
   EXPECT_EQ(crowded.param, "messages");
+  EXPECT_EQ(crowded.code, "context_length_exceeded");
   EXPECT_THAT(crowded.message, HasSubstr(" messages, and the context has "));
   model_->chat.reset();
   EXPECT_EQ(chat_param(R"([{"role": "user", "content": "x"}])"), "messages");
+}
+
+TEST_F(GenerationCallTest, RefusesLongTextsBeforeTheyAreEncoded) {
+  // The tokenizer encodes no text of this size, and would say so.
+  const std::string large(engines::Tokenizer::kMaxTextBytes + 1, 'x');
+  const auto of_text = [](const std::string& text) {
+    return R"({"model": "base", "prompt": ")" + text + "\"}";
+  };
+  for (const std::string& body : {of_text(large), of_text(std::string(150, 'x')),
+                                  R"({"model": "base", "prompt": ["a", ")" + large + "\"]}"}) {
+    const ApiError early = refused(GenerationForm::kCompletion, body);
+    EXPECT_EQ(early.status, 400U);
+    EXPECT_EQ(early.param, "prompt");
+    EXPECT_EQ(early.code, "context_length_exceeded");
+    EXPECT_THAT(early.message, StartsWith("prompt: at least "));
+    EXPECT_THAT(early.message,
+                HasSubstr(" tokens and 16 new tokens exceed the context of 64 tokens"));
+  }
+  EXPECT_THAT(refused(GenerationForm::kCompletion, of_text(std::string(128, 'x'))).message,
+              StartsWith("prompt: 128 tokens and "));
+  const ApiError chat =
+      refused(GenerationForm::kChat,
+              R"({"model": "base", "messages": [{"role": "user", "content": ")" + large + "\"}]}");
+  EXPECT_EQ(chat.param, "messages");
+  EXPECT_EQ(chat.code, "context_length_exceeded");
+  std::string ids = "[5";
+  for (int i = 0; i < 64; ++i) {
+    ids += ", 5";
+  }
+  for (const std::string& prompt : {ids + "]", "[" + ids + "]]"}) {
+    const ApiError many =
+        refused(GenerationForm::kCompletion, R"({"model": "base", "prompt": )" + prompt + "}");
+    EXPECT_EQ(many.code, "context_length_exceeded");
+    EXPECT_THAT(many.message, StartsWith("prompt: 65 tokens and "));
+  }
+}
+
+// A template may leave parts of messages out.
+TEST_F(GenerationCallTest, OnlyWhatTheTemplateWritesCounts) {
+  engines::TokenizerConfig config = model_->tokenizer.config();
+  config.chat_templates["default"] = "{{ messages[-1].content[:3] }}";
+  model_->chat = engines::chat::ChatRenderer::open("base", config, std::nullopt).value();
+  const GenerationCall made = call(GenerationForm::kChat, R"({"model": "base", "messages":
+      [{"role": "user", "content": ")" + std::string(5000, 'x') +
+                                                              "\"}]}");
+  EXPECT_EQ(made.prompts.at(0).ids, byte_ids("xxx"));
+}
+
+TEST_F(GenerationCallTest, CountsPromptsBeforeTheyAreEncoded) {
+  std::string prompts = "\"\"";
+  for (int i = 0; i < 512; ++i) {
+    prompts += ", \"\"";
+  }
+  EXPECT_EQ(refused(GenerationForm::kCompletion,
+                    R"({"model": "base", "n": 2, "prompt": [)" + prompts + "]}")
+                .param,
+            "n");
 }
 
 // A small body must not make the server hold or compute much.
@@ -385,6 +445,21 @@ TEST_F(GenerationCallTest, LimitsTheSizeOfARequest) {
   EXPECT_EQ(refused_completion(R"(, "n": 40, "max_tokens": 90000, "logprobs": 5)").param,
             "logprobs");
   EXPECT_EQ(completion(R"(, "prompt": "x", "n": 40, "max_tokens": 90000)").num_per_prompt, 40);
+}
+
+TEST_F(GenerationCallTest, LimitsTheValuesOfAChat) {
+  std::string list = "0";
+  for (std::size_t i = 0; i < actors::openai::kMaxChatValues; ++i) {
+    list += ",0";
+  }
+  EXPECT_THAT(refused_chat(R"(, "chat_template_kwargs": {"extra": [)" + list + "]}").message,
+              HasSubstr("more than 100000 JSON values"));
+  const ApiError calls =
+      refused(GenerationForm::kChat,
+              R"({"model": "base", "messages": [{"role": "assistant", "tool_calls": [{"function":
+          {"arguments": "[)" +
+                  std::string(actors::openai::kMaxArgumentBytes, ' ') + R"(]"}}]}]})");
+  EXPECT_THAT(calls.message, HasSubstr("the arguments of tool calls have more than"));
 }
 
 TEST_F(GenerationCallTest, HasOneRuleForEachField) {
