@@ -12,7 +12,7 @@ namespace tidemill::workflows {
 namespace {
 
 // The threads that a run starts besides those of the actor system and `device.threads`: its ports.
-constexpr int kPortThreads = 5;
+constexpr int kPortThreads = 7;
 // The multiplications by the weights of a layer that one window beside generation may take in a
 // forward pass: about 10 ms on two cores with AVX-512. The backward pass takes twice as long.
 constexpr std::int64_t kUnitProducts = std::int64_t{3} << 30U;

@@ -113,6 +113,7 @@ GatewayActor::behavior_type gateway(GatewaySelf self, GatewayDeps deps) {
   });
   self->state.metrics = deps.metrics;
   set_limits(self->state, deps);
+  self->state.to_parse = ParseLanes<ExchangeId>(deps.parse_ports);
   self->state.deps = std::move(deps);
   return {
       [self](atom::tokens, const TokenBatch& batch) { on_tokens(self, batch); },

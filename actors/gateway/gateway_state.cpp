@@ -21,10 +21,6 @@ FairLimit& pending_bytes(GatewayState& state, BodyKind kind) {
   return kind == BodyKind::kUpload ? state.pending_upload_bytes : state.pending_body_bytes;
 }
 
-// How many bodies are at the parse port at a time: one is parsed, and the next one is there when it
-// has been. The others wait in the gateway, where tenants take turns.
-constexpr std::size_t kMaxAtParsePort = 2;
-
 void run_at(GatewaySelf self, WorkPort& port, ExchangeId id) {
   port.run(
       [work = self->state.work.at(id)] {
@@ -38,12 +34,9 @@ void run_at(GatewaySelf self, WorkPort& port, ExchangeId id) {
       caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message(atom::worked_v, id));
 }
 
-void parse_next(GatewaySelf self) {
-  auto& state = self->state;
-  while (state.num_at_parse_port < kMaxAtParsePort && !state.to_parse.empty()) {
-    ++state.num_at_parse_port;
-    run_at(self, *state.deps.parse_port, state.to_parse.pop());
-  }
+void parse_next(GatewaySelf self, ParseLane lane) {
+  self->state.to_parse.start(lane,
+                             [self](WorkPort& port, ExchangeId id) { run_at(self, port, id); });
 }
 
 // Submits work to a port, unless the bodies of all requests are too large.
@@ -60,6 +53,7 @@ void submit(GatewaySelf self, ExchangeId id, BodyKind kind, std::string body,
   work->kind = kind;
   work->tenant = tenant;
   work->body_bytes = body.size();
+  work->lane = lane_of_json(body);
   work->body = std::move(body);
   work->function = std::move(function);
   pending.take(tenant, work->body_bytes);
@@ -67,8 +61,8 @@ void submit(GatewaySelf self, ExchangeId id, BodyKind kind, std::string body,
   if (kind == BodyKind::kUpload) {
     run_at(self, *state.deps.file_port, id);
   } else {
-    state.to_parse.push(tenant, id);
-    parse_next(self);
+    state.to_parse.push(work->lane, tenant, work->body_bytes, id);
+    parse_next(self, work->lane);
   }
 }
 
@@ -182,8 +176,8 @@ void on_worked(GatewaySelf self, ExchangeId id) {
   state.work.erase(found);
   pending_bytes(state, work->kind).give_back(work->tenant, work->body_bytes);
   if (work->kind == BodyKind::kJson) {
-    --state.num_at_parse_port;
-    parse_next(self);
+    state.to_parse.end(work->lane);
+    parse_next(self, work->lane);
   }
   if (state.exchanges.contains(id)) {  // else closed meanwhile
     work->next(self, id);

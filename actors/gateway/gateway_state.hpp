@@ -17,8 +17,8 @@
 #include "actors/gateway/fair_limit.hpp"
 #include "actors/gateway/gateway_metrics.hpp"
 #include "actors/gateway/openai/response_builder.hpp"
+#include "actors/gateway/parse_lanes.hpp"
 #include "actors/gateway/spawn.hpp"
-#include "actors/gateway/tenant_turns.hpp"
 #include "base/files/file.hpp"
 
 namespace tidemill::actors {
@@ -41,6 +41,7 @@ struct GatewayWork {
   std::string body;       // freed by the work
   PortFunction function;  // likewise
   BodyKind kind = BodyKind::kJson;
+  ParseLane lane = ParseLane::kSmall;  // of a JSON body
   std::size_t body_bytes = 0;
   std::string tenant;
   std::atomic<bool> abandoned = false;  // the exchange has ended
@@ -87,8 +88,7 @@ struct GatewayState {
   FairLimit pending_prompt_bytes;  // of the choices
   FairLimit pending_body_bytes;    // not parsed yet
   FairLimit pending_upload_bytes;  // at the file port
-  TenantTurns<ExchangeId> to_parse;
-  std::size_t num_at_parse_port = 0;
+  ParseLanes<ExchangeId> to_parse;
   bool draining = false;
 };
 
@@ -116,7 +116,7 @@ void fail(GatewaySelf self, ExchangeId id, const openai::ApiError& error);
 [[nodiscard]] NextStep respond_with(HttpResponse response);
 [[nodiscard]] NextStep fail_with(openai::ApiError error);
 
-/// Runs `function` on the body of a request at the parse port, and then the step that it returns.
+/// Runs `function` on the body of a request at a parse port, and then the step that it returns.
 /// Refuses a body that is not JSON, or is too large together with the others.
 void work_on_json(GatewaySelf self, HttpRequest& request, PortFunction function);
 

@@ -14,6 +14,7 @@
 #include "actors/gateway/gateway_metrics.hpp"
 #include "actors/gateway/handles.hpp"
 #include "actors/gateway/http/http_server.hpp"
+#include "actors/gateway/parse_lanes.hpp"
 #include "actors/gateway/served_model.hpp"
 #include "actors/tinker/handles.hpp"
 #include "actors/tuning/handles.hpp"
@@ -49,7 +50,7 @@ struct GatewayDeps {
   /// Serves Tinker's API. If null, its paths get 404.
   TinkerActor tinker;
   std::shared_ptr<const ServedModel> model;
-  WorkPort* parse_port = nullptr;  // parses requests; outlives the gateway
+  ParsePorts parse_ports{};  // parse requests; outlive the gateway
   /// Uploaded files, or null: the server then has no `/v1/files`.
   std::shared_ptr<storage::FileStore> files;
   WorkPort* file_port = nullptr;  // reads and writes `files`; required if those are set

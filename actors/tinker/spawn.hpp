@@ -11,6 +11,7 @@
 #include "actors/device/handles.hpp"
 #include "actors/gateway/gateway_metrics.hpp"
 #include "actors/gateway/http/http_server.hpp"
+#include "actors/gateway/parse_lanes.hpp"
 #include "actors/gateway/tinker/read_calls.hpp"
 #include "actors/tinker/handles.hpp"
 #include "actors/tinker/service.hpp"
@@ -30,8 +31,8 @@ struct TinkerDeps {
   DeviceActor device;  // opens jobs, and serves adapters by name
   MakeJobOptions make_job_options;
   std::shared_ptr<tinker::CheckpointStore> store;
-  WorkPort* parse_port = nullptr;  // parses requests
-  WorkPort* io_port = nullptr;     // reads and writes checkpoints, and initializes adapters
+  ParsePorts parse_ports{};     // parse requests
+  WorkPort* io_port = nullptr;  // reads and writes checkpoints, and initializes adapters
   std::shared_ptr<GatewayMetrics> metrics;  // counts requests and samples; may be null
   const Clock* clock = nullptr;
   std::function<std::int64_t()> unix_time;  // seconds

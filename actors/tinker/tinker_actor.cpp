@@ -18,9 +18,12 @@ namespace {
 constexpr auto kTickTime = std::chrono::seconds(1);
 constexpr std::size_t kMaxParsingBytes = std::size_t{256} << 20U;
 
-// A request at the parse port.
+// A request that is parsed, or waits for that.
 struct TinkerParseWork {
-  HttpRequest request;                  // freed by the work
+  HttpRequest request;  // freed by the work
+  Caller caller;
+  ParseLane lane = ParseLane::kSmall;
+  std::size_t bytes = 0;                // of the body
   std::atomic<bool> abandoned = false;  // the client has closed its connection
   std::optional<tinker::Call> call;     // written by the work
 };
@@ -34,8 +37,9 @@ struct TinkerState {
   std::unique_ptr<tinker::Service> service;
   std::map<std::uint64_t, std::function<void()>> working;  // what follows work at a port
   std::map<ExchangeId, std::shared_ptr<TinkerParseWork>> parsing;
+  ParseLanes<std::shared_ptr<TinkerParseWork>> to_parse;
   std::uint64_t last_work = 0;
-  std::size_t parsing_bytes = 0;  // of the bodies of requests at the parse port
+  std::size_t parsing_bytes = 0;  // of the bodies that are not parsed yet
 };
 
 using Self = TinkerActor::stateful_pointer<TinkerState>;
@@ -70,6 +74,38 @@ void on_worked(Self self, std::uint64_t id) {
   }
 }
 
+// Requests of one model may be parsed in another order than they have arrived in, because their
+// lanes differ. `Service` runs them in the order of their numbers.
+void parse_next(Self self, ParseLane lane) {
+  self->state.to_parse.start(
+      lane, [self](WorkPort& port, const std::shared_ptr<TinkerParseWork>& work) {
+        run_at(
+            self, port,
+            [work, model = self->state.deps.model] {
+              if (!work->abandoned) {
+                work->call = tinker::parse_call(work->request, model);
+              }
+              work->request = HttpRequest();
+            },
+            [self, work, exchange = work->request.exchange] {
+              auto& state = self->state;
+              state.parsing.erase(exchange);
+              state.parsing_bytes -= work->bytes;
+              state.to_parse.end(work->lane);
+              parse_next(self, work->lane);
+              if (work->call && !work->abandoned) {
+                state.service->handle(exchange, std::move(*work->call), work->caller);
+              }
+            });
+      });
+}
+
+// A compressed body may become a large one.
+ParseLane lane_of(const HttpRequest& request) {
+  return request.header("content-encoding").has_value() ? ParseLane::kLarge
+                                                        : lane_of_size(request.body.size());
+}
+
 void on_tinker_request(Self self, HttpRequest& request, const Caller& caller) {
   auto& state = self->state;
   const ExchangeId exchange = request.exchange;
@@ -82,23 +118,13 @@ void on_tinker_request(Self self, HttpRequest& request, const Caller& caller) {
   }
   state.parsing_bytes += bytes;
   const auto work = std::make_shared<TinkerParseWork>();
+  work->lane = lane_of(request);
   work->request = std::move(request);
+  work->caller = caller;
+  work->bytes = bytes;
   state.parsing.emplace(exchange, work);
-  run_at(
-      self, *state.deps.parse_port,
-      [work, model = state.deps.model] {
-        if (!work->abandoned) {
-          work->call = tinker::parse_call(work->request, model);
-        }
-        work->request = HttpRequest();
-      },
-      [self, work, exchange, bytes, caller] {
-        self->state.parsing.erase(exchange);
-        self->state.parsing_bytes -= bytes;
-        if (work->call && !work->abandoned) {
-          self->state.service->handle(exchange, std::move(*work->call), caller);
-        }
-      });
+  state.to_parse.push(work->lane, caller.tenant, bytes, work);
+  parse_next(self, work->lane);
 }
 
 void on_closed(Self self, ExchangeId exchange) {
@@ -117,6 +143,7 @@ TinkerActor::behavior_type tinker_actor(Self self, TinkerDeps deps) {
   self->link_to(deps.device);
   auto& state = self->state;
   state.deps = std::move(deps);
+  state.to_parse = ParseLanes<std::shared_ptr<TinkerParseWork>>(state.deps.parse_ports);
   const auto run_io = [self](std::function<void()> work, std::function<void()> done) {
     run_at(self, *self->state.deps.io_port, std::move(work), std::move(done));
   };

@@ -517,8 +517,14 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
                             describe_model(options, opened.files, run.unix_time()));
   TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<actors::WorkPort> device_port,
                             start_port("device"));
-  TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<actors::WorkPort> parse_port,
-                            start_port("parse"));
+  // In the order of `ParseLane`.
+  TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<actors::WorkPort> small_port,
+                            start_port("parse-small"));
+  TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<actors::WorkPort> constrained_port,
+                            start_port("parse-schema"));
+  TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<actors::WorkPort> large_port,
+                            start_port("parse-large"));
+  const actors::ParsePorts parse_ports{small_port.get(), constrained_port.get(), large_port.get()};
   TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<actors::WorkPort> file_port, start_port("files"));
   TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<actors::WorkPort> tuning_port,
                             start_port("tuning"));
@@ -537,8 +543,7 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
   if (tinker != nullptr) {
     start_tinker(
         *tinker, options, opened.files,
-        {http.get(), parse_port.get(), device_actor, model, metrics, actors::tenancy_of(access)},
-        run);
+        {http.get(), parse_ports, device_actor, model, metrics, actors::tenancy_of(access)}, run);
   }
   actors::TunerActor tuner;
   if (runs_jobs(options)) {
@@ -551,7 +556,7 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
   deps.device = caf::actor_cast<actors::StreamingActor>(device_actor);
   deps.model = model;
   deps.tinker = tinker != nullptr ? tinker->actor : actors::TinkerActor();
-  deps.parse_port = parse_port.get();
+  deps.parse_ports = parse_ports;
   deps.files = stores.files;
   deps.file_port = file_port.get();
   deps.metrics = metrics;

@@ -98,7 +98,7 @@ void start_tinker(TinkerServer& tinker, const ServeOptions& options,
   deps.make_job_options = make_job_options(options, files, model);
   deps.limits.max_models = max_models(options, deps.make_job_options, deps.limits.max_models);
   deps.store = tinker.store;
-  deps.parse_port = place.parse_port;
+  deps.parse_ports = place.parse_ports;
   deps.io_port = tinker.port.get();
   deps.metrics = place.metrics;
   deps.tenancy = place.tenancy;

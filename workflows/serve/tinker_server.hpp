@@ -24,7 +24,7 @@ struct TinkerServer {
 /// ended.
 struct TinkerPlace {
   actors::HttpServer* http = nullptr;
-  actors::WorkPort* parse_port = nullptr;
+  actors::ParsePorts parse_ports{};
   actors::DeviceActor device;
   std::shared_ptr<const actors::ServedModel> model;
   std::shared_ptr<actors::GatewayMetrics> metrics;

@@ -69,7 +69,7 @@ protected:
     deps.http = &http_;
     deps.device = caf::actor_cast<actors::StreamingActor>(device_);
     deps.model = model_;
-    deps.parse_port = &port();
+    deps.parse_ports = {&port(), &port(), &port()};
     deps.clock = &clock_;
     deps.access.host_names = {"localhost"};
     deps.access.keys = std::move(keys);
