@@ -398,6 +398,13 @@ void on_report(Self self, const std::string& id, const RunProgress& progress) {
   add_report(self, id, std::move(change));
 }
 
+void on_report(Self self, const std::string& id, const RunWarning& warning) {
+  JobChange change;
+  change.now = self->state.deps.unix_time();
+  change.event = event_of(self, warning.message, EventLevel::kWarn);
+  add_report(self, id, std::move(change));
+}
+
 void on_report(Self self, const std::string& id, const Result<RunEnded>& ended) {
   if (ended.status().code() == Errc::kResourceExhausted) {
     pause(self, id, ended.status());

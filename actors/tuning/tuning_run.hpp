@@ -38,6 +38,11 @@ struct RunProgress {
   std::string data;  // JSON text: an object of numbers
 };
 
+/// A run has a warning. `message` is one line and names no path of the server.
+struct RunWarning {
+  std::string message;
+};
+
 /// A run has ended without a failure.
 struct RunEnded {
   bool stopped = false;  // or cancelled; it can be started again
@@ -47,7 +52,7 @@ struct RunEnded {
 };
 
 /// What a run reports. The last report is `RunEnded`, or the failure.
-using RunReport = std::variant<RunBegan, RunNote, RunProgress, Result<RunEnded>>;
+using RunReport = std::variant<RunBegan, RunNote, RunProgress, RunWarning, Result<RunEnded>>;
 
 /// A run that has been started. The destructor cancels it and waits for its end.
 class TuningRun {

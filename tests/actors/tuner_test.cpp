@@ -321,6 +321,17 @@ TEST_F(TunerTest, ACancelledJobTakesNoMoreReports) {
   EXPECT_EQ(messages(id).front(), "The job was cancelled.");
 }
 
+TEST_F(TunerTest, WarningsOfARunAreEvents) {
+  const std::string id = create();
+  report(0, actors::RunWarning{"data.train: rows skipped: 1"});
+  storage::PageQuery query;
+  query.job = id;
+  const storage::JobEvent event = stores_.jobs->events(query).value().entries.at(0);
+  EXPECT_EQ(event.message, "data.train: rows skipped: 1");
+  EXPECT_EQ(event.level, storage::EventLevel::kWarn);
+  EXPECT_EQ(state(id), JobState::kRunning);
+}
+
 TEST_F(TunerTest, WhatRunsLeaveIsRemovedOnceTheyHaveEnded) {
   ASSERT_THAT(removals_, ElementsAre(::testing::IsEmpty())) << "at the start";
   const std::string id = create();

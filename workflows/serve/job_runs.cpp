@@ -11,8 +11,10 @@
 
 #include "actors/commit/checkpoint_commits.hpp"
 #include "actors/tuning/begun_job.hpp"
+#include "actors/tuning/run_note.hpp"
 #include "base/files/without_directory.hpp"
 #include "base/json/json.hpp"
+#include "base/text/clip.hpp"
 #include "base/text/time_text.hpp"
 #include "workflows/rl/run_rl.hpp"
 #include "workflows/serve/job_config.hpp"
@@ -27,6 +29,7 @@ using actors::RunBegan;
 using actors::RunEnded;
 using actors::RunProgress;
 using actors::RunReport;
+using actors::RunWarning;
 using storage::JobRecord;
 
 constexpr const char* kConfigFile = "run.yaml";
@@ -34,6 +37,9 @@ constexpr std::size_t kMaxConfigBytes = std::size_t{2} << 20U;
 // The shortest time between two reports of progress. Each is a durable change of the store.
 constexpr Duration kReportInterval = std::chrono::milliseconds(250);
 constexpr std::size_t kReadBytes = std::size_t{1} << 20U;
+// The most warnings of a run that become events of its job, and their longest text.
+constexpr std::uint64_t kMaxWarnings = 100;
+constexpr std::size_t kMaxWarningBytes = 2000;
 
 // Returns the number of lines of a stored file.
 Result<std::uint64_t> count_lines(const ReadableFile& file) {
@@ -50,10 +56,15 @@ Result<std::uint64_t> count_lines(const ReadableFile& file) {
   return lines + (last != '\n' ? 1 : 0);
 }
 
-// Replaces paths of the server's files by the ids that clients know.
+// Replaces paths of the server's files by the ids and names that clients know.
 Status without_paths(const ServeOptions& server, const Status& status) {
   const std::filesystem::path jobs(server.serve.jobs_path.value_or(""));
-  return without_directory(without_directory(status, jobs / "files"), jobs / "runs");
+  Status shown = status;
+  for (const auto& directory : {jobs / "files", jobs / "runs", jobs,
+                                std::filesystem::path(server.model.path).parent_path()}) {
+    shown = directory.has_relative_path() ? without_directory(shown, directory) : shown;
+  }
+  return shown;
 }
 
 // Says which metrics of a record clients see, under OpenAI's names where there is a counterpart.
@@ -176,6 +187,7 @@ public:
                   StepNotes(share_, job_.spec.method == storage::JobMethod::kSupervised), report_),
         thread_([this] {
           auto ended = run();
+          note_end(ended);
           if (!ended.ok() && cancelled_) {
             report_(RunReport(Result<RunEnded>(RunEnded{true, {}, 0, "{}"})));
             return;
@@ -192,6 +204,11 @@ public:
 
 private:
   [[nodiscard]] Result<RunEnded> run();
+  void begin(const std::filesystem::path& directory, const storage::JobHyperparameters& resolved,
+             const RunFacts& facts);
+  void note(const std::filesystem::path& directory, const actors::RunNote& state);
+  void note_end(const Result<RunEnded>& ended);
+  void warn(const std::string& line);
   [[nodiscard]] Result<std::string> config_text(const std::filesystem::path& directory,
                                                 const JobInputs& inputs);
   [[nodiscard]] Result<JobInputs> inputs() const;
@@ -203,8 +220,53 @@ private:
   Progress progress_;
   std::atomic<bool> stopped_ = false;
   std::atomic<bool> cancelled_ = false;
+  std::atomic<std::uint64_t> steps_ = 0;  // of the whole run; 0 before its first step
+  std::atomic<std::uint64_t> warnings_ = 0;
   std::thread thread_;  // last: it uses the other members
 };
+
+// Writes state.json, which `tidemill show` and `tidemill runs` read.
+void JobRun::note(const std::filesystem::path& directory, const actors::RunNote& state) {
+  if (const Status written = actors::write_run_note(deps_->files, directory, state);
+      !written.ok()) {
+    deps_->log(job_.id + ": " + written.message());
+  }
+}
+
+void JobRun::begin(const std::filesystem::path& directory,
+                   const storage::JobHyperparameters& resolved, const RunFacts& facts) {
+  steps_ = facts.steps;
+  note(directory, {"running", facts.steps, ""});
+  progress_.begin(resolved, facts);
+}
+
+void JobRun::note_end(const Result<RunEnded>& ended) {
+  const std::filesystem::path directory = run_directory(deps_->server, job_.id);
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(directory, ignored)) {
+    return;  // it could not be made
+  }
+  if (ended.ok()) {
+    note(directory, {ended.value().stopped ? "stopped" : "finished", steps_, ""});
+  } else if (cancelled_) {
+    note(directory, {"stopped", steps_, "the run was ended within a step"});
+  } else {
+    note(directory, {"failed", steps_, ended.status().message()});
+  }
+}
+
+// Logs a warning and reports it, unless the run has reported `kMaxWarnings`. Called from any
+// thread.
+void JobRun::warn(const std::string& line) {
+  deps_->log(job_.id + ": " + line);
+  const std::uint64_t count = ++warnings_;
+  if (count <= kMaxWarnings) {
+    const Status shown = without_paths(deps_->server, invalid_argument(line));
+    report_(RunWarning{clipped(shown.message(), kMaxWarningBytes)});
+  } else if (count == kMaxWarnings + 1) {
+    report_(RunWarning{"The run has more warnings. They are in the log of the server."});
+  }
+}
 
 Result<JobInputs> JobRun::inputs() const {
   const storage::JobSpec& spec = job_.spec;
@@ -256,9 +318,11 @@ Result<RunEnded> JobRun::run() {
   TIDEMILL_ASSIGN_OR_RETURN(const std::optional<actors::RunCommit> last, commits->load());
   TIDEMILL_ASSIGN_OR_RETURN(const actors::BegunJob begun,
                             actors::find_begun_job(*deps_->jobs, job_.id, directory, last));
+  if (!exists && begun.trained.has_value()) {
+    warn("The commits of the run are gone. The job starts again from its first step.");
+  }
   progress_.continue_from(begun);
   const storage::JobHyperparameters resolved = resolve(job_.spec, all.num_rows);
-  const auto log = [this](const std::string& line) { deps_->log(job_.id + ": " + line); };
   RunEnvironment run{deps_->system,
                      deps_->clock,
                      deps_->files,
@@ -267,8 +331,8 @@ Result<RunEnded> JobRun::run() {
                      last.has_value() ? last->weights.version.incarnation + 1 : 0,
                      local_time_text(job_.created_at),  // a run that continues sees the same
                      [this](const actors::StepRecord& record) { progress_.add(record); },
-                     [this, resolved](const RunFacts& facts) { progress_.begin(resolved, facts); },
-                     log,
+                     [&](const RunFacts& facts) { begin(directory, resolved, facts); },
+                     [this](const std::string& line) { warn(line); },
                      [](const std::string&) {},
                      [this] {
                        progress_.note_step();
