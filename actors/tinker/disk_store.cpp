@@ -149,7 +149,56 @@ public:
   DiskStore(FileSystem& files, fs::path root, engines::ModelConfig model, storage::RunLock lock)
       : files_(files), root_(std::move(root)), model_(std::move(model)), lock_(std::move(lock)) {}
 
-  Result<std::vector<CheckpointInfo>> checkpoints() override {
+  // What clients see of errors names no path of the server.
+  Result<std::vector<CheckpointInfo>> checkpoints() override { return shown(list_checkpoints()); }
+  Result<std::vector<RunInfo>> runs() override { return shown(list_runs()); }
+  Status put_run(const RunInfo& run) override { return without_directory(write_run(run), root_); }
+
+  Result<std::int64_t> put(const CheckpointInfo& info, const JobState& state,
+                           std::span<const AgeRecipient> recipients) override {
+    const fs::path run = root_ / folder_of(info.path.run_id);
+    Result<std::int64_t> size = write(run, info, state, recipients);
+    if (!size.ok()) {
+      // The disk may be full: gives back what was written. If that fails too, the next call does
+      // it.
+      (void)clear_incomplete(run);
+    }
+    return shown(std::move(size));
+  }
+
+  Status put_info(const CheckpointInfo& info) override {
+    return shown(write_info(info), info.path);
+  }
+  Result<JobState> get(const CheckpointPath& path, bool with_optimizer) override {
+    return shown(read(path, with_optimizer), path);
+  }
+  Status remove(const CheckpointPath& path) override { return shown(remove_files(path), path); }
+  Result<std::vector<CheckpointFile>> files(const CheckpointPath& path) override {
+    return shown(list_files(path), path);
+  }
+
+  Result<std::string> read_file(const CheckpointPath& path, const std::string& name) override {
+    return is_adapter_file(name)
+               ? shown(read_text_file(folder(path) / name, kMaxFileBytes), path)
+               : Status(Errc::kNotFound, "the checkpoint has no file of this name");
+  }
+
+private:
+  [[nodiscard]] Status shown(const Status& status, const CheckpointPath& path) const {
+    return status.code() == Errc::kNotFound
+               ? Status(Errc::kNotFound, to_text(path) + ": the server no longer has its files")
+               : without_directory(status, root_);
+  }
+  template <class T>
+  [[nodiscard]] Result<T> shown(Result<T> result, const CheckpointPath& path) const {
+    return result.ok() ? std::move(result) : shown(result.status(), path);
+  }
+  template <class T>
+  [[nodiscard]] Result<T> shown(Result<T> result) const {
+    return result.ok() ? std::move(result) : without_directory(result.status(), root_);
+  }
+
+  Result<std::vector<CheckpointInfo>> list_checkpoints() {
     std::vector<CheckpointInfo> out;
     TIDEMILL_ASSIGN_OR_RETURN(const std::vector<std::string> runs, run_folders());
     for (const std::string& run : runs) {
@@ -176,7 +225,7 @@ public:
     return out;
   }
 
-  Result<std::vector<RunInfo>> runs() override {
+  Result<std::vector<RunInfo>> list_runs() {
     std::vector<RunInfo> out;
     TIDEMILL_ASSIGN_OR_RETURN(const std::vector<std::string> runs, run_folders());
     for (const std::string& name : runs) {
@@ -192,7 +241,7 @@ public:
     return out;
   }
 
-  Status put_run(const RunInfo& run) override {
+  Status write_run(const RunInfo& run) {
     const fs::path folder = root_ / folder_of(run.id);
     TIDEMILL_RETURN_IF_ERROR(make_directory(files_, folder));
     const Json json = Json::Object{{"id", run.id},
@@ -203,26 +252,14 @@ public:
     return write_file(files_, folder / kRunFile, json.to_text());
   }
 
-  Result<std::int64_t> put(const CheckpointInfo& info, const JobState& state,
-                           std::span<const AgeRecipient> recipients) override {
-    const fs::path run = root_ / folder_of(info.path.run_id);
-    Result<std::int64_t> size = write(run, info, state, recipients);
-    if (size.ok()) {
-      return size;
-    }
-    // The disk may be full: gives back what was written. If that fails too, the next call does it.
-    (void)clear_incomplete(run);
-    return without_directory(size.status(), root_);
-  }
-
-  Status put_info(const CheckpointInfo& info) override {
+  Status write_info(const CheckpointInfo& info) {
     const fs::path file = folder(info.path) / kInfoFile;
     Digests digests;
     TIDEMILL_RETURN_IF_ERROR(read_info(file, digests).status());
     return write_file(files_, file, info_json(info, digests).to_text());
   }
 
-  Result<JobState> get(const CheckpointPath& path, bool with_optimizer) override {
+  Result<JobState> read(const CheckpointPath& path, bool with_optimizer) {
     JobState state;
     Digests digests;
     TIDEMILL_RETURN_IF_ERROR(read_info(folder(path) / kInfoFile, digests).status());
@@ -239,7 +276,7 @@ public:
     return state;
   }
 
-  Status remove(const CheckpointPath& path) override {
+  Status remove_files(const CheckpointPath& path) {
     // A folder without this file is no checkpoint, whatever else is left in it.
     if (Status removed = remove_file(files_, folder(path) / kInfoFile);
         !removed.ok() && removed.code() != Errc::kNotFound) {
@@ -248,7 +285,7 @@ public:
     return remove_tree(files_, root_ / folder_of(path.run_id) / kind_segment(path.kind), path.name);
   }
 
-  Result<std::vector<CheckpointFile>> files(const CheckpointPath& path) override {
+  [[nodiscard]] Result<std::vector<CheckpointFile>> list_files(const CheckpointPath& path) const {
     std::vector<CheckpointFile> out;
     TIDEMILL_ASSIGN_OR_RETURN(const std::vector<std::string> names, list_directory(folder(path)));
     for (const std::string& name : names) {
@@ -260,17 +297,13 @@ public:
     return out;
   }
 
-  Result<std::string> read_file(const CheckpointPath& path, const std::string& name) override {
-    if (!is_adapter_file(name)) {
-      return Status(Errc::kNotFound, "the checkpoint has no file of this name");
-    }
-    return read_text_file(folder(path) / name, kMaxFileBytes);
-  }
-
-private:
   // Returns the names of the folders of runs. The file of the lock is no folder.
   [[nodiscard]] Result<std::vector<std::string>> run_folders() const {
-    TIDEMILL_ASSIGN_OR_RETURN(std::vector<std::string> names, list_directory(root_));
+    auto listed = list_directory(root_);
+    if (!listed.ok()) {
+      return Status(listed.status().code(), "the directory of the checkpoints cannot be listed");
+    }
+    std::vector<std::string> names = std::move(listed).value();
     std::erase_if(names, [&](const std::string& name) {
       std::error_code ignored;
       return fs::is_regular_file(root_ / name, ignored);

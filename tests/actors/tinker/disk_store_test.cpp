@@ -24,6 +24,7 @@ namespace fs = std::filesystem;
 namespace tinker = actors::tinker;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using tinker::CheckpointKind;
 
 constexpr int kMaxCalls = 500;  // of the file system in one call of the store
@@ -265,9 +266,36 @@ TEST_F(DiskStoreTest, DamagedFilesAreNamed) {
   const fs::path file = root() / "abc.train.0" / "weights" / "a" / "checkpoint.json";
   std::ofstream(file) << R"({"path": "tinker://x"})";
   EXPECT_THAT(store_->checkpoints().status().message(),
-              HasSubstr(file.string() + ": path: must be"));
+              HasSubstr("abc.train.0/weights/a/checkpoint.json: path: must be"));
   std::ofstream(file) << "{";
   EXPECT_FALSE(store_->checkpoints().ok());
+}
+
+TEST_F(DiskStoreTest, ErrorsNameNoPathOfTheServer) {
+  const tinker::CheckpointInfo a = info("a");
+  ASSERT_TRUE(store_->put(a, state(1), {}).ok());
+  const auto errors = [&] {
+    return std::vector<Status>{
+        store_->get(a.path, true).status(), store_->put_info(a), store_->files(a.path).status(),
+        store_->read_file(a.path, "adapter_config.json").status(), store_->remove(a.path)};
+  };
+  fs::remove_all(root() / "abc.train.0" / "weights" / "a");
+  for (const Status& error : errors()) {
+    EXPECT_EQ(error.code(), Errc::kNotFound);
+    EXPECT_EQ(error.message(),
+              "tinker://abc:train:0/weights/a: the server no longer has its files");
+  }
+  ASSERT_TRUE(store_->put(a, state(1), {}).ok());
+  std::ofstream(root() / "abc.train.0" / "weights" / "a" / "checkpoint.json") << "{";
+  std::ofstream(root() / "abc.train.0" / "run.json") << "[]";
+  for (const Status& error : {store_->get(a.path, true).status(), store_->put_info(a),
+                              store_->checkpoints().status(), store_->runs().status()}) {
+    EXPECT_FALSE(error.ok());
+    EXPECT_THAT(error.message(), Not(HasSubstr(folder_.path().string())));
+  }
+  fs::remove_all(root());
+  EXPECT_FALSE(store_->checkpoints().ok());
+  EXPECT_THAT(store_->checkpoints().status().message(), Not(HasSubstr(folder_.path().string())));
 }
 
 }  // namespace
