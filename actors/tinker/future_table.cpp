@@ -22,8 +22,15 @@ FutureResult failed_future(const std::string& message, FailureCategory category)
   return {Json(Json::Object{{"error", message}, {"category", name}}).to_line(), false, true};
 }
 
-void FutureTable::add(const std::string& id, const std::string& owner) {
-  futures_[id].owner = owner;
+void FutureTable::add(const std::string& id, const std::string& owner, const std::string& digest) {
+  Future& future = futures_[id];
+  future.owner = owner;
+  future.digest = digest;
+}
+
+bool FutureTable::is_of_other(const std::string& id, const std::string& digest) const {
+  const auto found = futures_.find(id);
+  return found != futures_.end() && found->second.digest != digest;
 }
 
 bool FutureTable::is_pending(const std::string& id) const {

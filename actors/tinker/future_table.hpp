@@ -52,9 +52,12 @@ public:
   FutureTable(const FutureLimits& limits, Respond respond)
       : limits_(limits), respond_(std::move(respond)) {}
 
-  /// Adds a pending future. Its id must be new. `owner` is the id of its session.
-  void add(const std::string& id, const std::string& owner);
+  /// Adds a pending future. Its id must be new. `owner` is the id of its session, `digest` that of
+  /// its request.
+  void add(const std::string& id, const std::string& owner, const std::string& digest);
   [[nodiscard]] bool contains(const std::string& id) const { return futures_.contains(id); }
+  /// Returns whether there is such a future, of a request with another digest.
+  [[nodiscard]] bool is_of_other(const std::string& id, const std::string& digest) const;
   [[nodiscard]] bool is_pending(const std::string& id) const;
 
   /// Makes a future ready. Ignores ids that are gone or ready.
@@ -81,6 +84,7 @@ public:
 private:
   struct Future {
     std::string owner;
+    std::string digest;
     bool ready = false;
     FutureResult result;
     TimePoint drop_at{};

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <utility>
 
+#include "base/digest.hpp"
 #include "base/text/quote.hpp"
 
 namespace tidemill::actors::tinker {
@@ -222,6 +223,30 @@ const std::array kRoutes = std::to_array<Route>({
     {"POST", "create_custom_loss", custom_loss},
 });
 
+// Notes the digest of a request in its call, if that has a number.
+void set_digest(const HttpRequest& request, std::string_view path, Call& call) {
+  const auto digest = [&] {
+    DigestHasher hasher;
+    hasher.update(std::as_bytes(std::span(path)));
+    hasher.update(std::as_bytes(std::span(request.body)));
+    return hasher.digest();
+  };
+  std::visit(
+      [&](auto& one) {
+        if constexpr (requires { one.digest; }) {
+          one.digest = digest();
+        }
+        if constexpr (requires { one.turn.digest; }) {
+          one.turn.digest = digest();
+        } else if constexpr (requires { one.turn->digest; }) {
+          if (one.turn) {
+            one.turn->digest = digest();
+          }
+        }
+      },
+      call);
+}
+
 bool matches(std::string_view pattern, std::string_view path) {
   while (true) {
     const std::size_t end = pattern.find('/');
@@ -282,7 +307,9 @@ Call parse_call(const HttpRequest& request, const ModelLimits& model) {
                              ? "the Content-Type must be application/x-protobuf"
                              : "the Content-Type must be application/json");
     }
-    return route.parse({request, split(path), model});
+    Call call = route.parse({request, split(path), model});
+    set_digest(request, path, call);
+    return call;
   }
   if (other != nullptr) {
     return refuse(405, "the method must be " + std::string(other->method));

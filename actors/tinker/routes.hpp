@@ -20,6 +20,8 @@ namespace tidemill::actors::tinker {
 
 /// Returns what a request asks for. A refusal has status 404 for an unknown path, 405 for a method
 /// that the path does not have, 415 for another type of body, and otherwise that of its body.
+/// A call with a number has the digest of its path and body, which a request that is sent again
+/// repeats.
 /// Threads: safe to call concurrently. Takes time in proportion to the body.
 [[nodiscard]] Call parse_call(const HttpRequest& request, const ModelLimits& model);
 

@@ -37,6 +37,8 @@ std::string session_part(const T& call) {
 Service::Service(ServiceDeps deps)
     : deps_(std::move(deps)),
       futures_(deps_.limits.futures, deps_.respond),
+      open_sessions_(deps_.limits.max_sessions, deps_.tenancy),
+      open_models_(deps_.limits.max_models, deps_.tenancy),
       running_samples_(deps_.limits.max_samples, deps_.tenancy) {}
 
 Service::~Service() = default;
@@ -59,6 +61,16 @@ void Service::fail(ExchangeId exchange, const ApiError& error) {
 
 void Service::fail(ExchangeId exchange, const Status& status) {
   fail(exchange, openai::to_api_error(status));
+}
+
+bool Service::is_same(ExchangeId exchange, const char* field, const std::string& request_id,
+                      const std::string& digest) {
+  if (!futures_.is_of_other(request_id, digest)) {
+    return true;
+  }
+  fail(exchange,
+       {400, std::string(field) + ": another request has had this number", std::string(field)});
+  return false;
 }
 
 bool Service::has_base(ExchangeId exchange, const std::string& name) {
@@ -204,10 +216,11 @@ Service::Session* Service::find_session(ExchangeId exchange, const std::string& 
 }
 
 void Service::on(ExchangeId exchange, CreateSession& call, const Caller& caller) {
-  if (sessions_.size() >= deps_.limits.max_sessions) {
-    fail(exchange, {429, "the server has too many sessions"});
+  if (!open_sessions_.fits(caller.tenant, 1)) {
+    fail(exchange, {429, "the server or its tenant has too many sessions"});
     return;
   }
+  open_sessions_.take(caller.tenant, 1);
   const std::string id = new_id();
   Session& session = sessions_[id];
   session.description = std::move(call);
@@ -238,6 +251,7 @@ void Service::end_session(const std::string& id) {
   const auto found = sessions_.find(id);
   const Session session = std::move(found->second);
   sessions_.erase(found);
+  open_sessions_.give_back(session.tenant, 1);
   for (const std::string& model : session.models) {
     end_model(model);
   }

@@ -197,6 +197,7 @@ private:
   };
   struct Model {
     std::string session_id;
+    std::string tenant;
     std::string job;  // a name that no other model of this process has had
     RunInfo run;
     bool opening = false;  // the backend opens the job
@@ -204,6 +205,12 @@ private:
     TurnQueue<Op> queue;
     /// The number of a request whose gradients are missing, until the next optimizer step.
     std::optional<std::int64_t> failed_backward;
+  };
+  /// A request for a model. References are borrowed.
+  struct NewModel {
+    const std::string& session_id;
+    std::int64_t seq_id = 0;
+    const std::string& digest;
   };
   struct Adapter {
     std::optional<CheckpointPath> path;         // read from the store
@@ -290,6 +297,10 @@ private:
   /// Returns whether `name` is the served model. If not, responds with an error.
   [[nodiscard]] bool has_base(ExchangeId exchange, const std::string& name);
   void fail(ExchangeId exchange, const Status& status);
+  /// Returns whether a request that has the number of an earlier one is the same. If not, responds
+  /// with an error. `field` has the number.
+  [[nodiscard]] bool is_same(ExchangeId exchange, const char* field, const std::string& request_id,
+                             const std::string& digest);
   [[nodiscard]] std::string new_id();
   void end_session(const std::string& id);
   void end_polls_before(TimePoint time);
@@ -299,8 +310,9 @@ private:
   // service_training.cpp
   void respond_future(ExchangeId exchange, const std::string& request_id,
                       const std::string& model_id);
-  void add_model(ExchangeId exchange, const std::string& session_id, std::int64_t seq_id,
-                 RunInfo run, const std::function<void(const std::string& model_id)>& open);
+  /// Adds a model, unless the same request has added it, and calls `open` for a new one.
+  void add_model(ExchangeId exchange, const NewModel& request, RunInfo run,
+                 const std::function<void(const std::string& model_id)>& open);
   void open_job(const std::string& model_id, std::optional<JobState> state,
                 const Json::Object& result);
   void end_model(const std::string& id);
@@ -369,9 +381,10 @@ private:
   std::uint64_t last_sample_ = 0;
   std::uint64_t last_job_ = 0;
   std::uint64_t last_use_ = 0;
+  FairLimit open_sessions_;
+  FairLimit open_models_;  // including jobs that the backend opens for models that have ended
   FairLimit running_samples_;
   std::size_t waiting_bytes_ = 0;
-  std::size_t ended_opens_ = 0;  // jobs that the backend opens for models that have ended
 };
 
 /// Returns the id of a request's future: the same if the client sends the request again.

@@ -58,7 +58,13 @@ void Service::on(ExchangeId exchange, CreateSamplingSession& call) {
     adapter.lora = info->lora;
   }
   const std::string id = call.session_id + ":sample:" + std::to_string(call.sampling_seq_id);
-  if (!samplers_.contains(id)) {
+  const auto same = samplers_.find(id);
+  if (same != samplers_.end() && same->second.path != call.path) {
+    fail(exchange, {400, "sampling_session_seq_id: another request has had this number",
+                    "sampling_session_seq_id"});
+    return;
+  }
+  if (same == samplers_.end()) {
     if (session->samplers.size() >= deps_.limits.max_samplers) {
       fail(exchange, {429, "the session has too many sampling sessions"});
       return;
@@ -268,6 +274,9 @@ void Service::on(ExchangeId exchange, SampleCall& call, const Caller& caller) {
     respond(exchange, Json::Object{{"request_id", request},
                                    {"sample_sequence_ids", std::move(sequence_ids)}});
   };
+  if (!is_same(exchange, "seq_id", request, call.digest)) {
+    return;
+  }
   if (futures_.contains(request)) {
     respond_request();  // the client has sent the request again
     return;
@@ -277,7 +286,7 @@ void Service::on(ExchangeId exchange, SampleCall& call, const Caller& caller) {
     return;
   }
   running_samples_.take(caller.tenant, count);
-  futures_.add(request, found->second.session_id);
+  futures_.add(request, found->second.session_id, call.digest);
   respond_request();
   Sampling sampling;
   sampling.sampler = call.sampling_session_id;

@@ -38,30 +38,35 @@ void Service::respond_future(ExchangeId exchange, const std::string& request_id,
 
 // -- models ---------------------------------------------------------------------------------------
 
-void Service::add_model(ExchangeId exchange, const std::string& session_id, std::int64_t seq_id,
-                        RunInfo run, const std::function<void(const std::string& model_id)>& open) {
-  Session* session = find_session(exchange, session_id);
+void Service::add_model(ExchangeId exchange, const NewModel& request, RunInfo run,
+                        const std::function<void(const std::string& model_id)>& open) {
+  Session* session = find_session(exchange, request.session_id);
   if (session == nullptr) {
     return;
   }
-  const std::string id = session_id + ":train:" + std::to_string(seq_id);
-  const std::string request = future_id(id, 0);
-  if (futures_.contains(request) || models_.contains(id)) {
-    respond_future(exchange, request, id);  // the client has sent the request again
+  const std::string id = request.session_id + ":train:" + std::to_string(request.seq_id);
+  const std::string future = future_id(id, 0);
+  if (!is_same(exchange, "model_seq_id", future, request.digest)) {
     return;
   }
-  if (models_.size() + ended_opens_ >= deps_.limits.max_models) {
-    fail(exchange, {429, "the server has too many models; end other sessions first"});
+  if (futures_.contains(future) || models_.contains(id)) {
+    respond_future(exchange, future, id);  // the client has sent the request again
     return;
   }
-  futures_.add(request, session_id);
+  if (!open_models_.fits(session->tenant, 1)) {
+    fail(exchange, {429, "the server or its tenant has too many models; end other sessions first"});
+    return;
+  }
+  open_models_.take(session->tenant, 1);
+  futures_.add(future, request.session_id, request.digest);
   session->models.insert(id);
   Model& model = models_[id];
-  model.session_id = session_id;
+  model.session_id = request.session_id;
+  model.tenant = session->tenant;
   model.job = id + "#" + std::to_string(++last_job_);
   model.run = std::move(run);
   model.run.id = id;
-  respond_future(exchange, request, id);
+  respond_future(exchange, future, id);
   open(id);
 }
 
@@ -71,26 +76,26 @@ void Service::open_job(const std::string& model_id, std::optional<JobState> stat
   model.opening = true;
   NewJob job{model.job, model.run.lora, model.run.lora.seed.value_or(deps_.random()),
              std::move(state)};
-  deps_.backend->open(
-      std::move(job), [this, model_id, name = model.job, result](const Status& status) {
-        const auto found = models_.find(model_id);
-        if (found == models_.end() || found->second.job != name) {
-          deps_.backend->close(name);  // its session has ended meanwhile
-          --ended_opens_;
-          return;
-        }
-        found->second.opening = false;
-        if (!status.ok()) {
-          futures_.complete(future_id(model_id, 0),
-                            failed_future(status.message(), category_of(status)), deps_.now());
-          end_model(model_id);
-          return;
-        }
-        found->second.open = true;
-        touch_run(found->second);
-        futures_.complete(future_id(model_id, 0), {Json(result).to_line()}, deps_.now());
-        run_next(model_id);
-      });
+  deps_.backend->open(std::move(job), [this, model_id, name = model.job, tenant = model.tenant,
+                                       result](const Status& status) {
+    const auto found = models_.find(model_id);
+    if (found == models_.end() || found->second.job != name) {
+      deps_.backend->close(name);  // its session has ended meanwhile
+      open_models_.give_back(tenant, 1);
+      return;
+    }
+    found->second.opening = false;
+    if (!status.ok()) {
+      futures_.complete(future_id(model_id, 0),
+                        failed_future(status.message(), category_of(status)), deps_.now());
+      end_model(model_id);
+      return;
+    }
+    found->second.open = true;
+    touch_run(found->second);
+    futures_.complete(future_id(model_id, 0), {Json(result).to_line()}, deps_.now());
+    run_next(model_id);
+  });
 }
 
 void Service::on(ExchangeId exchange, CreateModel& call) {
@@ -101,7 +106,7 @@ void Service::on(ExchangeId exchange, CreateModel& call) {
   run.base_model = call.base_model;
   run.lora = call.lora;
   run.user_metadata = std::move(call.user_metadata);
-  add_model(exchange, call.session_id, call.model_seq_id, std::move(run),
+  add_model(exchange, {call.session_id, call.model_seq_id, call.digest}, std::move(run),
             [this](const std::string& id) {
               open_job(id, std::nullopt, {{"model_id", id}, {"type", "create_model"}});
             });
@@ -119,8 +124,9 @@ void Service::end_model(const std::string& id) {
   }
   if (model.open) {
     deps_.backend->close(model.job);
-  } else if (model.opening) {
-    ++ended_opens_;
+  }
+  if (!model.opening) {
+    open_models_.give_back(model.tenant, 1);
   }
   // Futures of requests that have not ended fail. Those of an ended session are dropped anyway.
   std::vector<std::int64_t> numbers = {0, model.queue.next() - 1};
@@ -143,7 +149,7 @@ void Service::on(ExchangeId exchange, const UnloadModel& call) {
   }
   const std::string request = call.model_id + ":unload";
   if (!futures_.contains(request)) {
-    futures_.add(request, found->second.session_id);
+    futures_.add(request, found->second.session_id, "");
   }
   end_model(call.model_id);
   futures_.complete(
@@ -179,6 +185,9 @@ void Service::enqueue(ExchangeId exchange, const QueueTurn& turn, Op op) {
   }
   Model& model = found->second;
   const std::string request = future_id(turn.model_id, turn.seq_id);
+  if (!is_same(exchange, "seq_id", request, turn.digest)) {
+    return;
+  }
   if (model.queue.knows(turn.seq_id)) {
     respond_future(exchange, request, turn.model_id);  // the client has sent the request again
     return;
@@ -194,7 +203,7 @@ void Service::enqueue(ExchangeId exchange, const QueueTurn& turn, Op op) {
     return;
   }
   waiting_bytes_ += bytes;
-  futures_.add(request, model.session_id);
+  futures_.add(request, model.session_id, turn.digest);
   model.queue.add(turn.seq_id, std::move(op), deps_.now());
   respond_future(exchange, request, turn.model_id);
   run_next(turn.model_id);
@@ -391,7 +400,7 @@ void Service::on(ExchangeId exchange, LoadWeights& call) {
   run.base_model = info->base_model;
   run.lora = info->lora;
   run.user_metadata = std::move(call.user_metadata);
-  add_model(exchange, call.session_id, call.model_seq_id, std::move(run),
+  add_model(exchange, {call.session_id, call.model_seq_id, call.digest}, std::move(run),
             [this, path = call.path, with_optimizer = call.with_optimizer](const std::string& id) {
               read_checkpoint(path, with_optimizer, [this, id, path](Result<JobState> state) {
                 if (!models_.contains(id)) {

@@ -29,6 +29,7 @@ using Metadata = std::map<std::string, std::string>;
 struct QueueTurn {
   std::string model_id;
   std::int64_t seq_id = 0;
+  std::string digest = {};  // of the request; see `parse_call`
 };
 
 /// A request that is refused. If its turn is known, the turn is used up: later requests of the
@@ -94,6 +95,7 @@ struct CreateModel {
   std::string base_model;
   LoraSettings lora;
   Metadata user_metadata;
+  std::string digest = {};  // of the request
 };
 
 /// /api/v1/load_weights: into the model of `turn`, or into a new one if there is none.
@@ -105,6 +107,7 @@ struct LoadWeights {
   Metadata user_metadata;
   CheckpointPath path;
   bool with_optimizer = false;
+  std::string digest = {};  // of the request
 };
 
 /// /api/v1/save_weights, /save_weights_for_sampler and /save_weights_external
@@ -153,6 +156,7 @@ struct SampleCall {
   std::optional<std::uint64_t> seed;
   /// If set, only the last prompt tokens have log-probabilities in the response.
   std::optional<std::size_t> prompt_logprobs_last_n;
+  std::string digest = {};  // of the request
 };
 
 /// /api/v1/retrieve_futures

@@ -112,6 +112,20 @@ TEST(TinkerRoutesTest, PathsOfCheckpoints) {
   EXPECT_EQ(refused(http("PUT", target + "/ttl", R"({"ttl_seconds": 1})")).param, "ttl_seconds");
 }
 
+TEST(TinkerRoutesTest, RequestsWithNumbersHaveDigests) {
+  const auto digest = [](const std::string& path, const std::string& name) {
+    return parsed<tinker::SaveWeights>(
+               http("POST", path, R"({"model_id": "a", "seq_id": 1, "path": ")" + name + R"("})"))
+        .turn.digest;
+  };
+  EXPECT_EQ(digest("save_weights", "x"), digest("save_weights", "x"));
+  EXPECT_NE(digest("save_weights", "x"), digest("save_weights", "y"));
+  EXPECT_NE(digest("save_weights", "x"), digest("save_weights_for_sampler", "x"));
+  const tinker::Call refused =
+      parse(http("POST", "optim_step", R"({"model_id": "a", "seq_id": 1, "adam_params": 3})"));
+  EXPECT_FALSE(std::get<tinker::RefusedCall>(refused).turn->digest.empty());
+}
+
 TEST(TinkerRoutesTest, OtherRequestsAreRefused) {
   EXPECT_EQ(refused(http("GET", "nothing")).status, 404U);
   EXPECT_EQ(refused(http("GET", "")).status, 404U);

@@ -3,151 +3,20 @@
 
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/actors/tinker/fake_tuning.hpp"
+#include "tests/actors/tinker/service_fixture.hpp"
 
 namespace tidemill::test {
 namespace {
 
-using actors::Caller;
-using actors::ExchangeId;
-using actors::HttpResponse;
-using actors::Tenancy;
-using json = nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using tinker::CheckpointKind;
-
-constexpr auto kSecond = std::chrono::seconds(1);
-
-class TinkerServiceTest : public ::testing::Test {
-protected:
-  void SetUp() override { start(); }
-
-  void start() {
-    tinker::ServiceDeps deps;
-    deps.backend = &backend_;
-    deps.store = {&store_, [](tinker::CheckpointStore* /*store*/) {}};
-    deps.run_work = [this](const std::function<void()>& work, std::function<void()> done) {
-      work();
-      backend_.later(std::move(done));
-    };
-    deps.respond = [this](ExchangeId exchange, HttpResponse response) {
-      EXPECT_FALSE(sent_.contains(exchange)) << "two responses to one exchange";
-      sent_[exchange] = std::move(response);
-    };
-    deps.now = [this] { return now_; };
-    deps.unix_time = [this] {
-      return 1'000'000 +
-             std::chrono::duration_cast<std::chrono::seconds>(now_ - TimePoint()).count();
-    };
-    deps.random = [this] { return ++random_; };
-    deps.base = {"base", "/models/base", 64};
-    deps.limits = limits_;
-    deps.tenancy = tenancy_;
-    service_ = std::make_unique<tinker::Service>(std::move(deps));
-    service_->start();
-    backend_.run();
-  }
-
-  // Lets `duration` pass, second by second.
-  void pass(std::chrono::seconds duration) {
-    for (auto left = duration; left > std::chrono::seconds(0); left -= kSecond) {
-      now_ += kSecond;
-      service_->tick();
-    }
-  }
-
-  ExchangeId send(tinker::Call call) {
-    service_->handle(++exchange_, std::move(call), caller_);
-    return exchange_;
-  }
-  // Sends a request whose response comes at once, or after what runs at ports.
-  json ask(tinker::Call call, std::uint32_t status = 200) {
-    const ExchangeId exchange = send(std::move(call));
-    if (!sent_.contains(exchange)) {
-      backend_.run();
-    }
-    EXPECT_TRUE(sent_.contains(exchange));
-    EXPECT_EQ(sent_[exchange].status, status) << sent_[exchange].body;
-    return json::parse(sent_[exchange].body);
-  }
-  // Returns the JSON that a future is ready with.
-  json result(const std::string& request_id) { return ask(tinker::RetrieveFuture{request_id}); }
-
-  std::string new_session() { return ask(tinker::CreateSession{})["session_id"]; }
-  std::string new_model(const std::string& session, std::int64_t seq_id = 0, int rank = 4) {
-    tinker::CreateModel call;
-    call.session_id = session;
-    call.model_seq_id = seq_id;
-    call.base_model = "base";
-    call.lora.rank = rank;
-    const std::string request = ask(call)["request_id"];
-    backend_.run();
-    return result(request)["model_id"];
-  }
-
-  // Returns a sampler of the base.
-  std::string new_sampler(const std::string& session) {
-    tinker::CreateSamplingSession call;
-    call.session_id = session;
-    call.base_model = "base";
-    return ask(call)["sampling_session_id"];
-  }
-
-  static tinker::ForwardCall forward(const std::string& model, std::int64_t seq_id,
-                                     bool forward_only = false) {
-    tinker::ForwardCall call;
-    call.turn = {model, seq_id};
-    call.forward_only = forward_only;
-    engines::TrainSequence sequence;
-    sequence.ids = {static_cast<std::int32_t>(seq_id), 2, 3};
-    call.sequences.push_back(sequence);
-    return call;
-  }
-  static tinker::OptimStepCall step(const std::string& model, std::int64_t seq_id) {
-    tinker::OptimStepCall call;
-    call.turn = {model, seq_id};
-    call.step.learning_rate = 0.5;
-    return call;
-  }
-  static tinker::SaveWeights save(const std::string& model, std::int64_t seq_id,
-                                  CheckpointKind kind, const std::string& name) {
-    tinker::SaveWeights call;
-    call.turn = {model, seq_id};
-    call.kind = kind;
-    call.name = name;
-    return call;
-  }
-  static tinker::SampleCall sample(const std::string& sampler, std::int64_t seq_id,
-                                   int num_samples = 1) {
-    tinker::SampleCall call;
-    call.sampling_session_id = sampler;
-    call.seq_id = seq_id;
-    call.num_samples = num_samples;
-    call.settings.prompt_ids = {1, 2};
-    call.settings.max_new_tokens = 4;
-    return call;
-  }
-
-  FakeTuning backend_;
-  MemoryStore store_;
-  tinker::ServiceLimits limits_;
-  Tenancy tenancy_ = Tenancy::kOne;
-  Caller caller_;  // of all requests that follow
-  std::map<ExchangeId, HttpResponse> sent_;
-  std::unique_ptr<tinker::Service> service_;
-  TimePoint now_{};
-  ExchangeId exchange_ = 0;
-  std::uint64_t random_ = 0;
-};
 
 // -- training -------------------------------------------------------------------------------------
 
@@ -197,6 +66,45 @@ TEST_F(TinkerServiceTest, ARequestThatIsSentAgainRunsOnce) {
   EXPECT_EQ(ask(forward(model, 1))["request_id"], request);
   backend_.run();
   EXPECT_EQ(std::count(backend_.log.begin(), backend_.log.end(), "backward 1"), 1);
+}
+
+TEST_F(TinkerServiceTest, AnotherRequestWithAUsedNumberIsRefused) {
+  const std::string session = new_session();
+  const std::string model = new_model(session);
+  tinker::ForwardCall first = forward(model, 1);
+  first.turn.digest = "a";
+  const std::string request = ask(first)["request_id"];
+  tinker::ForwardCall other = forward(model, 1);
+  other.turn.digest = "b";
+  EXPECT_THAT(std::string(ask(other, 400)["error"]["message"]), HasSubstr("seq_id"));
+  backend_.run();
+  ask(other, 400);
+  EXPECT_EQ(ask(first)["request_id"], request);
+  tinker::RefusedCall refused{{400, "loss_fn: no such loss"}, other.turn};
+  ask(refused, 400);
+
+  const std::string sampler = new_sampler(session);
+  tinker::SampleCall call = sample(sampler, 7);
+  call.digest = "a";
+  const std::string sampled = ask(call)["request_id"];
+  EXPECT_EQ(ask(call)["request_id"], sampled);
+  call.digest = "b";
+  ask(call, 400);
+
+  tinker::CreateModel create;
+  create.session_id = session;
+  create.base_model = "base";
+  create.digest = "b";
+  ask(create, 400);
+  EXPECT_EQ(backend_.open_jobs.size(), 1U);
+
+  tinker::SaveWeights saved = save(model, 2, CheckpointKind::kSampler, "a");
+  ask(saved);
+  backend_.run();
+  tinker::CreateSamplingSession created;
+  created.session_id = session;
+  created.path = tinker::CheckpointPath{model, CheckpointKind::kSampler, "a"};
+  ask(created, 400);  // number 0 is that of the base
 }
 
 TEST_F(TinkerServiceTest, AModelThatIsCreatedAgainIsTheSame) {
@@ -251,42 +159,6 @@ TEST_F(TinkerServiceTest, RequestsDoNotWaitForeverForOneThatIsMissing) {
   ask(forward(model, 3));
   backend_.run();
   EXPECT_EQ(backend_.log.back(), "backward 3");
-}
-
-TEST_F(TinkerServiceTest, RequestsBeyondTheLimitAreRefused) {
-  limits_.max_waiting = 2;
-  limits_.max_models = 1;
-  start();
-  const std::string session = new_session();
-  const std::string model = new_model(session);
-  ask(forward(model, 2));
-  ask(forward(model, 3));
-  ask(forward(model, 4), 429);
-  tinker::CreateModel call;
-  call.session_id = session;
-  call.model_seq_id = 5;
-  call.base_model = "base";
-  ask(call, 429);
-  call.base_model = "other";
-  ask(call, 400);
-}
-
-TEST_F(TinkerServiceTest, BytesThatWaitAreBounded) {
-  limits_.max_waiting_bytes = 20;  // a request of these tests has 12
-  start();
-  const std::string session = new_session();
-  const std::string model = new_model(session);
-  ask(forward(model, 2));
-  ask(forward(model, 3), 429);
-  ask(forward(model, 1));  // it is next: the others wait for it
-  backend_.run();
-  ask(forward(model, 3));
-  backend_.run();
-  ask(forward(model, 5));
-  ask(tinker::UnloadModel{model});
-  const std::string other = new_model(session, 1);
-  ask(forward(other, 2));  // what waited has made room
-  ask(forward(other, 3), 429);
 }
 
 TEST_F(TinkerServiceTest, AModelThatCannotBeOpenedFailsItsFuture) {
@@ -699,77 +571,6 @@ TEST_F(TinkerServiceTest, SamplesCanBeCancelled) {
   ask(tinker::CancelFuture{request});  // it has ended
   const std::string model = new_model(session);
   ask(tinker::CancelFuture{ask(forward(model, 1))["request_id"]}, 400);
-}
-
-TEST_F(TinkerServiceTest, SamplesBeyondTheLimitAreRefused) {
-  limits_.max_samples = 4;
-  start();
-  const std::string sampler = new_sampler(new_session());
-  ask(sample(sampler, 0, 3));
-  ask(sample(sampler, 1, 2), 429);
-  backend_.run();
-  ask(sample(sampler, 1, 2));
-}
-
-TEST_F(TinkerServiceTest, SamplesBelongToTheCallerAndTenantsShareTheLimit) {
-  limits_.max_samples = 6;
-  tenancy_ = Tenancy::kSeveral;
-  start();
-  caller_ = {"a", engines::Priority::kLow};
-  const std::string sampler = new_sampler(new_session());
-  ask(sample(sampler, 0, 3));
-  ask(sample(sampler, 1, 1), 429);  // half of the room is the most that one tenant gets
-  const engines::RolloutRequest& request = backend_.requests.at(0);
-  EXPECT_EQ(request.tenant, "a");
-  EXPECT_EQ(request.priority, engines::Priority::kLow);
-  EXPECT_EQ(request.cache_salt, "a\n");
-  caller_ = {"b", engines::Priority::kNormal};
-  ask(sample(new_sampler(new_session()), 0, 1));
-  EXPECT_EQ(backend_.requests.back().cache_salt, "b\n");
-  backend_.run();
-  caller_.tenant = "a";
-  ask(sample(sampler, 3, 3));
-}
-
-TEST_F(TinkerServiceTest, ATenantDoesNotSeeTheSessionsOfOthers) {
-  caller_.tenant = "a";
-  const std::string session = new_session();
-  const std::string sampler = new_sampler(session);
-  const std::string model = new_model(session);
-  const std::string request = ask(sample(sampler, 0))["request_id"];
-  caller_.tenant = "b";
-  EXPECT_TRUE(ask(tinker::ListSessions{})["sessions"].empty());
-  ask(tinker::GetSession{session}, 404);
-  ask(tinker::FinishSession{session}, 404);
-  ask(tinker::RetrieveFuture{request}, 404);
-  ask(tinker::CancelFuture{request}, 404);
-  ask(sample(sampler, 1), 404);
-  ask(forward(model, 1), 404);
-  ask(tinker::UnloadModel{model}, 404);
-  EXPECT_TRUE(backend_.cancelled.empty());
-  caller_ = {"a", engines::Priority::kNormal, false};
-  EXPECT_EQ(ask(tinker::ListSessions{})["sessions"].size(), 1U);
-  ask(tinker::FinishSession{session}, 403);  // it has a model
-  caller_.may_tune = true;
-  ask(tinker::FinishSession{session});
-}
-
-TEST_F(TinkerServiceTest, ModelsThatAreOpenedForEndedSessionsCount) {
-  limits_.max_models = 2;
-  start();
-  const auto open_and_end = [&](std::uint32_t status) {
-    tinker::CreateModel call;
-    call.session_id = new_session();
-    call.base_model = "base";
-    call.lora.rank = 4;
-    ASSERT_EQ(sent_[send(call)].status, status);
-    send(tinker::FinishSession{call.session_id});
-  };
-  open_and_end(200);
-  open_and_end(200);
-  open_and_end(429);
-  backend_.run();
-  open_and_end(200);
 }
 
 TEST_F(TinkerServiceTest, AnEndedSessionCancelsItsSamples) {
