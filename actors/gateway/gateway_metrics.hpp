@@ -37,8 +37,9 @@ public:
                    Duration since_arrival, const std::string& tenant);
   /// Counts a request of `tenant` that gets 429.
   void on_refused(const std::string& tenant);
-  /// Counts a request that the gateway refused or that failed. What the HTTP server refuses does
-  /// not reach the gateway, and failures that a future of Tinker's API reports are not counted.
+  /// Counts a request that was refused or that failed. What the HTTP server refuses by itself, such
+  /// as a message that is not HTTP, and failures that a future of Tinker's API reports are not
+  /// counted. May be called from any thread at any time.
   void on_error(std::uint32_t status);
 
   /// Returns all metrics but those of tenants. The device's are included.

@@ -145,12 +145,23 @@ class ServeTest(unittest.TestCase):
             answered, error = self.server.request("POST", "/v1/completions", body)
             self.assertEqual((answered, error["error"]["param"]), (status, param), error)
 
+    def errors(self, status: int) -> float:
+        """Returns how many errors /metrics has counted."""
+        connection = self.server.connect()
+        connection.request("GET", "/metrics")
+        lines = connection.getresponse().read().decode().splitlines()
+        connection.close()
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines
+                   if line.startswith("tidemill:errors_total{") and f'status="{status}"' in line)
+
     def test_browsers_of_other_pages_are_refused(self) -> None:
+        before = self.errors(421), self.errors(403)
         status, _ = self.server.request("GET", "/v1/models", None, {"Host": "attacker.example"})
         self.assertEqual(status, 421)
         status, _ = self.server.request("GET", "/v1/models", None,
                                         {"Origin": "http://attacker.example"})
         self.assertEqual(status, 403)
+        self.assertEqual((self.errors(421), self.errors(403)), (before[0] + 1, before[1] + 1))
 
     def test_pages_have_their_files_and_headers(self) -> None:
         connection = self.server.connect()

@@ -325,16 +325,20 @@ Result<actors::TuningStores> open_stores(const ServerOptions& options, FileSyste
 
 // Returns the callbacks of the HTTP server, which pass its events on to the gateway.
 actors::HttpEvents http_events(const actors::GatewayActor& gateway,
-                               const actors::AccessRules& access,
-                               const actors::BodyLimits& bodies) {
+                               const actors::AccessRules& access, const actors::BodyLimits& bodies,
+                               const std::shared_ptr<actors::GatewayMetrics>& metrics) {
   actors::HttpEvents events;
   events.on_request = [gateway](actors::HttpRequest request) {
     caf::anon_send(gateway, atom::request_v, std::move(request));
   };
-  events.check_head = [access](const actors::HttpRequest& request) {
+  events.check_head =
+      [access, metrics](const actors::HttpRequest& request) -> std::optional<actors::HttpResponse> {
     const auto refused = actors::check_head(request, access);
-    return refused.has_value() ? std::optional(actors::openai::to_response(*refused))
-                               : std::nullopt;
+    if (!refused.has_value()) {
+      return std::nullopt;
+    }
+    metrics->on_error(refused->status);
+    return actors::openai::to_response(*refused);
   };
   events.max_body = [access, bodies](const actors::HttpRequest& request) {
     return actors::max_body_bytes(request, access, bodies);
@@ -570,7 +574,7 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
   bodies.upload = stores.files == nullptr ? 0 : deps.limits.max_upload_bytes;
   const actors::GatewayActor gateway = actors::spawn_gateway(run.system, std::move(deps));
 
-  Status status = http->start(http_events(gateway, access, bodies));
+  Status status = http->start(http_events(gateway, access, bodies, metrics));
   if (status.ok()) {
     run.on_ready({url_of(options.serve.host, http->port()), model->id,
                   options.serve.keys_file.value_or("")});
