@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the programs of examples/tinker, and compares them with Tidemill's own workflows.
+"""Runs the programs of examples/tinker and compares them with Tidemill's own workflows, and runs that of docs/tinker.md.
 
 Usage: tinker_examples_test.py PROGRAM SOURCE_DIR
 Exits with 77 if the Python package tinker is not installed.
@@ -104,6 +104,21 @@ class TinkerExamplesTest(unittest.TestCase):
 
     def test_supervised(self) -> None:
         self.compare("supervised.py", SUPERVISED)
+
+    def test_the_program_of_the_page(self) -> None:
+        page = (SOURCE / "docs/tinker.md").read_text()
+        program = page.split("```python\n", 1)[1].split("```", 1)[0]
+        with Server(PROGRAM, MODEL, f"serve.checkpoints_path={self.folder.name}/checkpoints") as server:
+            self.assertIn("http://127.0.0.1:8000", program)
+            ran = subprocess.run([sys.executable, "-c", program.replace("http://127.0.0.1:8000", server.url)],
+                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=SOURCE, check=False)
+        output = ran.stdout.decode()
+        self.assertEqual(ran.returncode, 0, output)
+        results = dict(line.rsplit(" ", 1) for line in output.splitlines())
+        before, after = float(results["accuracy before"]), float(results["accuracy after"])
+        print(f"docs/tinker.md: {before:.3f} before, {after:.3f} after", flush=True)
+        self.assertAlmostEqual(before, accuracy(), places=3)
+        self.assertGreater(after, before + 0.25)
 
     def test_grpo(self) -> None:
         self.compare("grpo.py", GRPO)
