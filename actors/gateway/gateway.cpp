@@ -48,11 +48,22 @@ void refuse_method(GatewaySelf self, ExchangeId id, const std::string& methods) 
   respond(self, id, std::move(response));
 }
 
+// Returns the error of a path that the server does not have. `missing_key` may be empty.
+ApiError nothing_at(std::string_view path, std::string_view missing_key) {
+  const std::string why =
+      missing_key.empty() ? "" : ": the server was started without " + std::string(missing_key);
+  return {404, "there is nothing at " + quote(path) + why};
+}
+
 // Passes a request of Tinker's API on. Its exchange is no longer the gateway's.
-void pass_on(GatewaySelf self, HttpRequest& request, std::string_view path) {
+void on_tinker_request(GatewaySelf self, HttpRequest& request, std::string_view path) {
   if (const auto refused =
           check_any_scope(request, self->state.deps.access, tinker::scopes_of(path))) {
     fail(self, request.exchange, *refused);
+    return;
+  }
+  if (!self->state.deps.tinker) {
+    fail(self, request.exchange, nothing_at(path, "serve.checkpoints_path"));
     return;
   }
   const auto exchange = self->state.exchanges.extract(request.exchange);
@@ -78,8 +89,8 @@ void on_request(GatewaySelf self, HttpRequest& request) {
     return;
   }
   const std::string_view path = target_path(request.target);
-  if (state.deps.tinker && tinker::is_tinker_path(path)) {
-    pass_on(self, request, path);
+  if (tinker::is_tinker_path(path)) {
+    on_tinker_request(self, request, path);
     return;
   }
   const RouteMatch match = find_route(state.deps, request.method, path);
@@ -88,7 +99,7 @@ void on_request(GatewaySelf self, HttpRequest& request) {
   if (refused.has_value()) {
     fail(self, id, *refused);
   } else if (match.methods.empty()) {
-    fail(self, id, {404, "there is nothing at " + quote(path)});
+    fail(self, id, nothing_at(path, match.missing_key));
   } else if (match.route == nullptr) {
     refuse_method(self, id, match.methods);
   } else {

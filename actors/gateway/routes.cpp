@@ -88,11 +88,13 @@ std::optional<PathArguments> match_path(std::string_view pattern, std::string_vi
 RouteMatch find_route(const GatewayDeps& deps, std::string_view method, std::string_view path) {
   RouteMatch match;
   for (const Route& route : kRoutes) {
-    if (route.exists != nullptr && !route.exists(deps)) {
-      continue;
-    }
     auto arguments = match_path(route.path, path);
     if (!arguments.has_value()) {
+      continue;
+    }
+    if (route.exists != nullptr && !route.exists(deps)) {
+      match.missing_key = "serve.jobs_path";
+      match.scope = route.scope;
       continue;
     }
     match.methods += (match.methods.empty() ? "" : ", ") + std::string(route.method);

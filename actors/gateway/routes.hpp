@@ -23,7 +23,8 @@ struct Route {
   KeyScope scope = KeyScope::kInfer;
   /// Begins the response to a request. Ends the exchange itself, at once or later.
   void (*handle)(GatewaySelf self, HttpRequest& request, const PathArguments& arguments) = nullptr;
-  /// Whether a gateway with these dependencies has the path. Null: all have.
+  /// Whether a gateway with these dependencies has the path, which needs `serve.jobs_path`. Null:
+  /// all have.
   bool (*exists)(const GatewayDeps& deps) = nullptr;
 };
 
@@ -33,6 +34,9 @@ struct RouteMatch {
   PathArguments arguments;       // of `route`
   std::string methods;           // of all routes of the path, such as "GET, POST"; empty: no route
   KeyScope scope = KeyScope::kInfer;  // of `route`, or of another route of the path
+  /// If the server does not have the path: the key of the configuration that it needs. Otherwise
+  /// empty.
+  std::string_view missing_key;
 };
 
 /// Returns the routes of a path, as sent, for a method.

@@ -243,6 +243,14 @@ TEST_F(GatewayTest, RequiresKeysThatPermitTheRequest) {
 
 TEST_F(GatewayTest, NamesUnknownPathsAndMethods) {
   EXPECT_EQ(sent(send(request("GET", "/nothing"))).response.status, 404U);
+  for (const auto& [path, key] : {std::pair("/v1/files", "serve.jobs_path"),
+                                  std::pair("/v1/fine_tuning/jobs/x", "serve.jobs_path"),
+                                  std::pair("/api/v1/healthz", "serve.checkpoints_path")}) {
+    const ExchangeId missing = send(request("GET", path));
+    EXPECT_EQ(sent(missing).response.status, 404U) << path;
+    EXPECT_EQ(body(missing)["error"]["message"], "there is nothing at \"" + std::string(path) +
+                                                     "\": the server was started without " + key);
+  }
   const ExchangeId wrong = send(request("GET", "/v1/completions"));
   EXPECT_EQ(sent(wrong).response.status, 405U);
   EXPECT_EQ(sent(wrong).response.headers.back().value, "POST");
