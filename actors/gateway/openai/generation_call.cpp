@@ -77,18 +77,21 @@ constexpr std::array kChatFields = std::to_array<FieldRule>({
     {"chat_template_kwargs"},
     {"safety_identifier", FieldUse::kNoEffect, kIdentity},
     {"metadata", FieldUse::kNoEffect, "responses are not stored"},
-    {"store", FieldUse::kRefused, "responses are not stored"},
+    {"store", FieldUse::kRefused, "responses are not stored", {"false"}},
     {"tools"},
     {"tool_choice"},
     {"parallel_tool_calls"},
     {"functions", FieldUse::kRefused, kOldTools},
     {"function_call", FieldUse::kRefused, kOldTools},
     {"audio", FieldUse::kRefused, "the model generates text"},
-    {"modalities", FieldUse::kRefused, "the model generates text"},
+    {"modalities", FieldUse::kRefused, "the model generates text", {R"(["text"])"}},
     {"prediction", FieldUse::kRefused, "predicted outputs are not supported"},
     {"reasoning_effort", FieldUse::kRefused,
      "set the variables of the chat template with chat_template_kwargs"},
-    {"service_tier", FieldUse::kRefused, "there are no service tiers"},
+    {"service_tier",
+     FieldUse::kRefused,
+     "there are no service tiers",
+     {R"("auto")", R"("default")"}},
     {"web_search_options", FieldUse::kRefused, "the server does not search the web"},
 });
 
@@ -98,6 +101,12 @@ constexpr std::array<FieldRule, A + B> joined(const std::array<FieldRule, A>& fi
   std::array<FieldRule, A + B> out{};
   std::copy(second.begin(), second.end(), std::copy(first.begin(), first.end(), out.begin()));
   return out;
+}
+
+bool is_accepted(const FieldRule& rule, const Json& value) {
+  std::string text = value.to_line();
+  text.pop_back();  // the end of the line
+  return std::find(rule.accepted.begin(), rule.accepted.end(), text) != rule.accepted.end();
 }
 
 // Reads the fields of one request. The first refusal is kept.
@@ -145,7 +154,8 @@ private:
                                      [&](const FieldRule& one) { return one.name == member.name; });
       if (rule == rules.end()) {
         fields_.refuse(member.name, "unknown field");
-      } else if (rule->use == FieldUse::kRefused && !member.value.is_null()) {
+      } else if (rule->use == FieldUse::kRefused && !member.value.is_null() &&
+                 !is_accepted(*rule, member.value)) {
         fields_.refuse(member.name, "not supported: " + std::string(rule->remark));
       }
     }

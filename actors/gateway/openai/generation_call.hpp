@@ -45,6 +45,8 @@ struct FieldRule {
   std::string_view name;
   FieldUse use = FieldUse::kUsed;
   std::string_view remark = {};  // why it is refused or has no effect
+  /// JSON texts of values of a refused field that ask for what the server does, and are accepted.
+  std::array<std::string_view, 2> accepted = {};
 };
 
 /// Returns the known fields. Any other field is refused as unknown.

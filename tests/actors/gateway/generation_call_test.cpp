@@ -462,6 +462,19 @@ TEST_F(GenerationCallTest, LimitsTheValuesOfAChat) {
   EXPECT_THAT(calls.message, HasSubstr("the arguments of tool calls have more than"));
 }
 
+TEST_F(GenerationCallTest, AcceptsValuesThatAskForWhatTheServerDoes) {
+  for (const char* field :
+       {R"("store": false)", R"("service_tier": "auto")", R"("service_tier": "default")",
+        R"("modalities": ["text"])", R"("parallel_tool_calls": true)", R"("user": "a")",
+        R"("metadata": {"a": "b"})"}) {
+    (void)chat(std::string(", ") + field);
+  }
+  for (const char* field : {R"("store": true)", R"("service_tier": "flex")",
+                            R"("modalities": ["text", "audio"])", R"("service_tier": "")"}) {
+    EXPECT_NE(refused_chat(std::string(", ") + field).param, "") << field;
+  }
+}
+
 TEST_F(GenerationCallTest, HasOneRuleForEachField) {
   for (const GenerationForm form : {GenerationForm::kCompletion, GenerationForm::kChat}) {
     std::vector<std::string_view> names;
