@@ -30,8 +30,8 @@ using TuningActor = caf::typed_actor<
     // purpose of a file is another; with `kResourceExhausted` if there are too many jobs or the
     // disk is full.
     caf::replies_to<atom::create, storage::JobSpec>::with<storage::JobRecord>,
-    // Replies with a part of the list of all jobs, newest first. `PageQuery::job` is empty. Fails
-    // with `kNotFound` if `after` does not exist.
+    // Replies with a part of the list of all jobs, or of those with `PageQuery::metadata`, newest
+    // first. `PageQuery::job` is empty. Fails with `kNotFound` if `after` does not exist.
     caf::replies_to<atom::list, storage::PageQuery>::with<storage::JobPage>,
     // Replies with a job, as it is now.
     caf::replies_to<atom::get, std::string>::with<storage::JobRecord>,

@@ -181,6 +181,8 @@ struct PageQuery {
   std::string job;    // of a list of events or checkpoints: the id of the job
   std::string after;  // the id of the entry before the first one; empty: from the newest one
   std::uint32_t limit = 20;
+  /// Of a list of jobs: only those that have all these metadata.
+  std::map<std::string, std::string> metadata = {};
 };
 
 /// The entries of a part of a list, newest first.
@@ -234,7 +236,7 @@ typename Inspector::result_type inspect(Inspector& f, JobCheckpoint& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, PageQuery& x) {
-  return f(x.job, x.after, x.limit);
+  return f(x.job, x.after, x.limit, x.metadata);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, JobPage& x) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "storage/jobs/job_store.hpp"
 
+#include <algorithm>
 #include <limits>
 #include <mutex>
 #include <utility>
@@ -66,20 +67,29 @@ Result<JobCheckpoint> read_checkpoint(const Statement& row) {
   return JobCheckpoint{row.text(0), row.integer(1), row.integer(2), row.text(3), row.text(4)};
 }
 
-// Reads the rows of a page, of which one more than `limit` was asked for.
-template <class Entry, class Read>
-Status read_page(Statement& rows, std::uint32_t limit, Read read, std::vector<Entry>& entries,
-                 bool& has_more) {
+template <class Entry>
+bool keeps_all(const Entry& /*entry*/) {
+  return true;
+}
+
+// Reads the rows of a page, of which one more than `limit` was asked for. Leaves out those that
+// `keeps` does not keep.
+template <class Entry, class Read, class Keeps>
+Status read_page(Statement& rows, std::uint32_t limit, Read read, Keeps keeps,
+                 std::vector<Entry>& entries, bool& has_more) {
   for (;;) {
     TIDEMILL_ASSIGN_OR_RETURN(const bool found, rows.step());
     if (!found) {
       return {};
     }
+    TIDEMILL_ASSIGN_OR_RETURN(Entry entry, read(rows));
+    if (!keeps(entry)) {
+      continue;
+    }
     if (entries.size() == limit) {
       has_more = true;
       return {};
     }
-    TIDEMILL_ASSIGN_OR_RETURN(Entry entry, read(rows));
     entries.push_back(std::move(entry));
   }
 }
@@ -251,12 +261,18 @@ Result<JobPage> JobStore::list(const PageQuery& query) {
       const std::int64_t before,
       number_before(*parts.database, "SELECT number FROM jobs WHERE id = ?1 AND ?2 = ?2", 0,
                     query.after, "fine-tuning job"));
+  const bool filters = !query.metadata.empty();
   TIDEMILL_ASSIGN_OR_RETURN(
       Statement rows,
       parts.database->query(TIDEMILL_JOB_COLUMNS "WHERE number < ?1 ORDER BY number DESC LIMIT ?2",
-                            before, std::int64_t{query.limit} + 1));
+                            before, filters ? kNewest : std::int64_t{query.limit} + 1));
+  const auto keeps = [&](const JobRecord& job) {
+    return std::includes(job.spec.metadata.begin(), job.spec.metadata.end(), query.metadata.begin(),
+                         query.metadata.end());
+  };
   JobPage page;
-  TIDEMILL_RETURN_IF_ERROR(read_page(rows, query.limit, read_job, page.entries, page.has_more));
+  TIDEMILL_RETURN_IF_ERROR(
+      read_page(rows, query.limit, read_job, keeps, page.entries, page.has_more));
   return page;
 }
 
@@ -268,7 +284,8 @@ Result<std::vector<JobRecord>> JobStore::unfinished() {
       parts.database->query(TIDEMILL_JOB_COLUMNS "WHERE has_ended = 0 ORDER BY number"));
   std::vector<JobRecord> jobs;
   bool has_more = false;
-  TIDEMILL_RETURN_IF_ERROR(read_page(rows, limits_.max_jobs, read_job, jobs, has_more));
+  TIDEMILL_RETURN_IF_ERROR(
+      read_page(rows, limits_.max_jobs, read_job, keeps_all<JobRecord>, jobs, has_more));
   return jobs;
 }
 
@@ -360,7 +377,8 @@ Result<JobEventPage> JobStore::events(const PageQuery& query) {
                             "job = ?1 AND number < ?2 ORDER BY number DESC LIMIT ?3",
                             job, before, std::int64_t{query.limit} + 1));
   JobEventPage page;
-  TIDEMILL_RETURN_IF_ERROR(read_page(rows, query.limit, read_event, page.entries, page.has_more));
+  TIDEMILL_RETURN_IF_ERROR(
+      read_page(rows, query.limit, read_event, keeps_all<JobEvent>, page.entries, page.has_more));
   return page;
 }
 
@@ -426,8 +444,8 @@ Result<JobCheckpointPage> JobStore::checkpoints(const PageQuery& query) {
           job, before, std::int64_t{query.limit} + 1));
   JobCheckpointPage page;
   page.job = query.job;
-  TIDEMILL_RETURN_IF_ERROR(
-      read_page(rows, query.limit, read_checkpoint, page.entries, page.has_more));
+  TIDEMILL_RETURN_IF_ERROR(read_page(rows, query.limit, read_checkpoint, keeps_all<JobCheckpoint>,
+                                     page.entries, page.has_more));
   return page;
 }
 

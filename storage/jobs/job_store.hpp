@@ -61,7 +61,8 @@ public:
 
   /// Returns a job.
   [[nodiscard]] Result<JobRecord> find(const std::string& id);
-  /// Returns a part of the list of all jobs. `query.job` is not used.
+  /// Returns a part of the list of all jobs. `query.job` is not used. A list by metadata takes time
+  /// in proportion to the number of all jobs.
   [[nodiscard]] Result<JobPage> list(const PageQuery& query);
   /// Returns the jobs that have not ended, oldest first.
   [[nodiscard]] Result<std::vector<JobRecord>> unfinished();

@@ -453,9 +453,11 @@ ApiResult<JobSpec> parse_job(std::string_view body) {
 
 ApiResult<storage::PageQuery> parse_page_query(std::string_view target, const std::string& job,
                                                std::uint32_t default_limit) {
-  QueryReader reader(target, {"after", "limit"});
+  // Only jobs have metadata.
+  QueryReader reader(target, {"after", "limit", job.empty() ? "metadata[]" : "limit"});
   storage::PageQuery query;
   query.job = job;
+  query.metadata = reader.members("metadata");
   query.after = reader.text("after");
   query.limit = reader.limit("limit", default_limit, kMaxPage);
   if (reader.error().has_value()) {

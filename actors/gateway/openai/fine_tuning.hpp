@@ -25,7 +25,8 @@ inline constexpr std::size_t kMaxJobBytes = std::size_t{512} << 10U;
 [[nodiscard]] ApiResult<storage::JobSpec> parse_job(std::string_view body);
 
 /// Parses the query of a request for a list of jobs (without `job`), or of events or checkpoints of
-/// a job: `after` and `limit` (1 to 100, by default 20; for checkpoints 10 is OpenAI's default).
+/// a job: `after` and `limit` (1 to 100, by default 20; for checkpoints 10 is OpenAI's default);
+/// of a list of jobs also `metadata[KEY]`, the value that a job must have.
 /// Errors: 400 naming the parameter.
 [[nodiscard]] ApiResult<storage::PageQuery> parse_page_query(std::string_view target,
                                                              const std::string& job,

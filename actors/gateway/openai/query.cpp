@@ -9,6 +9,18 @@
 
 namespace tidemill::actors::openai {
 
+namespace {
+
+bool matches(std::string_view name, std::string_view known) {
+  if (!known.ends_with("[]")) {
+    return name == known;
+  }
+  known.remove_suffix(1);
+  return name.starts_with(known) && name.ends_with(']');
+}
+
+}  // namespace
+
 QueryReader::QueryReader(std::string_view target, std::initializer_list<std::string_view> names) {
   const auto parameters = query_parameters(target);
   if (!parameters.has_value()) {
@@ -16,7 +28,8 @@ QueryReader::QueryReader(std::string_view target, std::initializer_list<std::str
     return;
   }
   for (const auto& [name, value] : *parameters) {
-    if (std::find(names.begin(), names.end(), name) == names.end()) {
+    if (std::none_of(names.begin(), names.end(),
+                     [&name = name](std::string_view known) { return matches(name, known); })) {
       refuse(name, "unknown parameter");
     } else if (!values_.emplace(name, value).second) {
       refuse(name, "occurs twice");
@@ -34,6 +47,17 @@ void QueryReader::refuse(const std::string& name, const std::string& problem) {
 std::string QueryReader::text(const std::string& name) const {
   const auto found = values_.find(name);
   return found == values_.end() ? "" : found->second;
+}
+
+std::map<std::string, std::string> QueryReader::members(const std::string& object) const {
+  std::map<std::string, std::string> found;
+  for (const auto& [name, value] : values_) {
+    if (matches(name, object + "[]")) {
+      const std::size_t begin = object.size() + 1;
+      found.emplace(name.substr(begin, name.size() - begin - 1), value);
+    }
+  }
+  return found;
 }
 
 std::uint32_t QueryReader::limit(const std::string& name, std::uint32_t otherwise,

@@ -16,11 +16,14 @@ namespace tidemill::actors::openai {
 /// The parameters of a query. The first refusal is kept: read all, then check `error`.
 class QueryReader {
 public:
-  /// Refuses parameters that are not in `names`, that occur twice, or whose encoding is broken.
+  /// Refuses parameters that are not in `names`, that occur twice, or whose encoding is broken. A
+  /// name such as "metadata[]" in `names` stands for all of the form metadata[NAME].
   QueryReader(std::string_view target, std::initializer_list<std::string_view> names);
 
   [[nodiscard]] const std::optional<ApiError>& error() const noexcept { return error_; }
 
+  /// Returns the values of the parameters `object`[NAME] by NAME.
+  [[nodiscard]] std::map<std::string, std::string> members(const std::string& object) const;
   /// Returns a parameter, or "".
   [[nodiscard]] std::string text(const std::string& name) const;
   /// Returns a whole number from 1 to `max`, or `otherwise` if it is absent.

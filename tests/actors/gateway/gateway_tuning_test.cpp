@@ -41,7 +41,11 @@ actors::TuningActor::behavior_type fake_tuning(actors::TuningActor::pointer /*se
         return reply("create");
       },
       [fake, name](atom::list, const PageQuery& query) {
-        fake->asked.push_back(name("list", query));
+        std::string asked = name("list", query);
+        for (const auto& [key, value] : query.metadata) {
+          asked += " " + key + "=" + value;
+        }
+        fake->asked.push_back(asked);
         return storage::JobPage{{fake->job}, true};
       },
       [reply](atom::get, const std::string& id) { return reply("get " + id); },
@@ -92,6 +96,7 @@ TEST_F(GatewayTuningTest, AsksForEveryPath) {
   const std::string jobs = "/v1/fine_tuning/jobs";
   EXPECT_EQ(body(send(request("GET", jobs)))["has_more"], true);
   send(request("GET", jobs + "?limit=3&after=ftjob-2"));
+  send(request("GET", jobs + "?metadata%5Bteam%5D=a&metadata[x]=%22"));
   EXPECT_EQ(body(send(request("GET", jobs + "/ftjob-1")))["model"], "base");
   for (const std::string verb : {"/cancel", "/pause", "/resume"}) {
     EXPECT_EQ(body(send(request("POST", jobs + "/ftjob-1" + verb)))["id"], "ftjob-1");
@@ -100,11 +105,14 @@ TEST_F(GatewayTuningTest, AsksForEveryPath) {
   const ExchangeId checkpoints = send(request("GET", jobs + "/ftjob-1/checkpoints?after=x"));
   EXPECT_EQ(body(checkpoints)["data"][0]["fine_tuning_job_id"], "ftjob-1");
   EXPECT_THAT(fake_tuning_->asked,
-              ElementsAre("create", "list   20", "list  ftjob-2 3", "get ftjob-1", "cancel ftjob-1",
-                          "pause ftjob-1", "resume ftjob-1", "events ftjob-1  20",
-                          "checkpoints ftjob-1 x 10"));
+              ElementsAre("create", "list   20", "list  ftjob-2 3", "list   20 team=a x=\"",
+                          "get ftjob-1", "cancel ftjob-1", "pause ftjob-1", "resume ftjob-1",
+                          "events ftjob-1  20", "checkpoints ftjob-1 x 10"));
   EXPECT_EQ(sent(send(request("GET", jobs + "/ftjob-1/cancel"))).response.status, 405U);
   EXPECT_EQ(sent(send(request("GET", jobs + "?limit=0"))).response.status, 400U);
+  EXPECT_EQ(sent(send(request("GET", jobs + "?metadata=null"))).response.status, 400U);
+  EXPECT_EQ(sent(send(request("GET", jobs + "/ftjob-1/events?metadata[a]=b"))).response.status,
+            400U);
   EXPECT_EQ(body(post(jobs, "{}"))["error"]["param"], "model");
 }
 
