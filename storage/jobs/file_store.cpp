@@ -153,11 +153,15 @@ Result<StoredFile> FileStore::put(const NewFile& file, std::span<const std::byte
 
 Status FileStore::put_example(const std::string& id, const NewFile& file,
                               std::span<const std::byte> bytes) {
+  auto& parts = directory_->parts();
+  {
+    const std::lock_guard lock(parts.mutex);
+    examples_.insert(id);
+  }
   if (const auto found = find(id); found.ok() || found.status().code() != Errc::kNotFound) {
     return found.status();
   }
   TIDEMILL_RETURN_IF_ERROR(check_new_file(file, bytes.size(), limits_));
-  auto& parts = directory_->parts();
   TIDEMILL_RETURN_IF_ERROR(write_file(parts.files, parts.path_of(id), bytes));
   const std::lock_guard lock(parts.mutex);
   return insert({id, file.filename, file.purpose, bytes.size(), file.created_at});
@@ -228,6 +232,10 @@ Status FileStore::remove(const std::string& id) {
     TIDEMILL_ASSIGN_OR_RETURN(const bool found, is_stored(id));
     if (!found) {
       return no_such("file", id);
+    }
+    if (examples_.contains(id)) {
+      return invalid_argument(id + ": is the example that the server offers (" +
+                              "serve.tuning.example), and cannot be deleted");
     }
     TIDEMILL_ASSIGN_OR_RETURN(Statement users,
                               parts.database->query("SELECT id FROM jobs WHERE has_ended = 0 AND "

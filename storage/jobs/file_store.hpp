@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -64,8 +65,8 @@ public:
   [[nodiscard]] Result<StoredFile> put(const NewFile& file, std::span<const std::byte> bytes);
 
   /// Stores a file under the id `id`, which must begin with "file-". If the id exists, changes
-  /// nothing: the stored bytes are not replaced. The limits on all files do not apply. Not atomic:
-  /// call it before the server accepts requests.
+  /// nothing: the stored bytes are not replaced. The limits on all files do not apply. This store
+  /// does not remove the file. Not atomic: call it before the server accepts requests.
   /// Errors: as `put`.
   [[nodiscard]] Status put_example(const std::string& id, const NewFile& file,
                                    std::span<const std::byte> bytes);
@@ -82,7 +83,8 @@ public:
   [[nodiscard]] Result<ReadableFile> open_bytes(const std::string& id);
 
   /// Removes a file, durably. If only its bytes cannot be removed, the next `open` does it.
-  /// Errors: `kNotFound`; `kInvalidArgument` if a job that has not ended uses it.
+  /// Errors: `kNotFound`; `kInvalidArgument` if a job that has not ended uses it, or it is an
+  /// example.
   [[nodiscard]] Status remove(const std::string& id);
 
 private:
@@ -100,6 +102,7 @@ private:
   // Of calls of `put` in progress. Guarded by the mutex of the directory.
   std::uint64_t reserved_bytes_ = 0;
   std::uint64_t reserved_files_ = 0;
+  std::set<std::string> examples_;  // ids; likewise guarded
 };
 
 }  // namespace tidemill::storage

@@ -113,6 +113,17 @@ TEST_F(FileStoreTest, KeepsTheFilesOfJobsThatHaveNotEnded) {
   EXPECT_TRUE(files().remove(validation).ok());
 }
 
+TEST_F(FileStoreTest, KeepsTheExampleThatItOffers) {
+  ASSERT_TRUE(
+      files()
+          .put_example("file-example", {"a.jsonl", std::string(kFineTunePurpose), 1}, bytes_of("a"))
+          .ok());
+  EXPECT_EQ(files().remove("file-example").code(), Errc::kInvalidArgument);
+  EXPECT_EQ(read("file-example", 0, 1).value(), "a");
+  reopen();  // without the example
+  EXPECT_TRUE(files().remove("file-example").ok());
+}
+
 TEST_F(FileStoreTest, RemovesIncompleteFilesAndSetsUnlistedOnesAside) {
   const std::string id = put_file("abc");
   const auto write = [&](const std::string& name) {
