@@ -4,11 +4,13 @@
 #include <utility>
 #include <variant>
 
+#include "actors/deadlines.hpp"
 #include "actors/device/job_views.hpp"
 #include "actors/errors.hpp"
 #include "actors/gateway/generation.hpp"
 #include "actors/gateway/openai/generation_call.hpp"
 #include "actors/gateway/openai/model_list.hpp"
+#include "actors/gateway/tuning_routes.hpp"
 #include "base/text/quote.hpp"
 
 namespace tidemill::actors {
@@ -53,6 +55,20 @@ void change_adapter(GatewaySelf self, ExchangeId id, AdapterRequest request) {
                      Json::Object{{"message", std::string(loads ? "loaded " : "unloaded ") +
                                                   "the adapter " + quote(name)}});
                });
+}
+
+// Refuses to delete a model that no job has made.
+void refuse_deletion(GatewaySelf self, ExchangeId id, const std::string& name) {
+  ask_adapters(self, id, {}, [name](const GatewayState& state, const AdapterList& list) {
+    const bool is_loaded = openai::model_entry(*state.deps.model, list, name).has_value();
+    return openai::to_response(
+        is_loaded ? ApiError{400,
+                             "the model " + quote(name) +
+                                 " is not the result of a fine-tuning job; if it is an adapter "
+                                 "that was loaded, unload it with /v1/unload_lora_adapter",
+                             "model"}
+                  : openai::model_not_found(name));
+  });
 }
 
 // -- parsing at the port --------------------------------------------------------------------------
@@ -133,6 +149,36 @@ void get_model(GatewaySelf self, HttpRequest& request, const PathArguments& argu
                  return entry.has_value() ? openai::json_response(*entry)
                                           : openai::to_response(openai::model_not_found(name));
                });
+}
+
+void delete_model(GatewaySelf self, HttpRequest& request, const PathArguments& arguments) {
+  const ExchangeId id = request.exchange;
+  const std::string& name = arguments[0];
+  if (name == self->state.deps.model->id) {
+    fail(self, id,
+         {403, "the model " + quote(name) + " is the served one, and cannot be deleted", "model"});
+    return;
+  }
+  if (!self->state.deps.tuning) {
+    refuse_deletion(self, id, name);
+    return;
+  }
+  auto handle = self->request(self->state.deps.tuning, kTuningTime, atom::remove_v, name);
+  const caf::message_id deadline = handle.id();
+  handle.then(
+      [self, id, name, deadline](const storage::JobRecord&) {
+        end_deadline(self, deadline);
+        respond(self, id, openai::json_response(openai::deleted_model(name)));
+      },
+      [self, id, name, deadline](const caf::error& error) {
+        end_deadline(self, deadline);
+        const Status status = from_caf_error(error);
+        if (status.code() == Errc::kNotFound) {
+          refuse_deletion(self, id, name);
+        } else {
+          fail(self, id, openai::to_storage_error(status));
+        }
+      });
 }
 
 void post_completion(GatewaySelf self, HttpRequest& request, const PathArguments& /*arguments*/) {

@@ -11,6 +11,7 @@ void get_health(GatewaySelf self, HttpRequest& request, const PathArguments& arg
 void get_metrics(GatewaySelf self, HttpRequest& request, const PathArguments& arguments);
 void list_models(GatewaySelf self, HttpRequest& request, const PathArguments& arguments);
 void get_model(GatewaySelf self, HttpRequest& request, const PathArguments& arguments);
+void delete_model(GatewaySelf self, HttpRequest& request, const PathArguments& arguments);
 void post_completion(GatewaySelf self, HttpRequest& request, const PathArguments& arguments);
 void post_chat(GatewaySelf self, HttpRequest& request, const PathArguments& arguments);
 void post_tokenize(GatewaySelf self, HttpRequest& request, const PathArguments& arguments);

@@ -27,6 +27,7 @@ constexpr std::array kRoutes = std::to_array<Route>({
     {"GET", "/metrics", kInfer, get_metrics},
     {"GET", "/v1/models", kInfer, list_models},
     {"GET", "/v1/models/**", kInfer, get_model},
+    {"DELETE", "/v1/models/**", kTune, delete_model},
     {"POST", "/v1/completions", kInfer, post_completion},
     {"POST", "/v1/chat/completions", kInfer, post_chat},
     {"POST", "/tokenize", kInfer, post_tokenize},

@@ -15,8 +15,8 @@ namespace tidemill::actors {
 
 /// TUNING: keeps the fine-tuning jobs of a server, and runs them. The gateway sends it what clients
 /// ask for, after it has checked their keys and the form of their requests. All requests but
-/// `create` and `list` name a job, and fail with `kNotFound` if it does not exist. The actor may
-/// fail any request with `kUnavailable` while the server stops.
+/// `create`, `list` and `remove` name a job, and fail with `kNotFound` if it does not exist. The
+/// actor may fail any request with `kUnavailable` while the server stops.
 ///
 /// The gateway waits `kTuningTime` for a reply, so a reply must not wait for a job to make
 /// progress. An error's message that begins with "FIELD: ", for a field of the request such as
@@ -42,6 +42,10 @@ using TuningActor = caf::typed_actor<
     caf::replies_to<atom::cancel, std::string>::with<storage::JobRecord>,
     caf::replies_to<atom::pause, std::string>::with<storage::JobRecord>,
     caf::replies_to<atom::resume, std::string>::with<storage::JobRecord>,
+    // Deletes the model of this name that a job has made, and unloads its adapter. Replies with the
+    // job, which has no model then, once that is durable and the adapter is unloaded. Fails with
+    // `kNotFound` if no job has made such a model.
+    caf::replies_to<atom::remove, std::string>::with<storage::JobRecord>,
     // Each replies with a part of the list of events or checkpoints of the job `PageQuery::job`,
     // newest first. They fail with `kNotFound` also if `after` does not exist.
     caf::replies_to<atom::events, storage::PageQuery>::with<storage::JobEventPage>,

@@ -50,7 +50,8 @@ struct TunerDeps {
   /// Returns the directory of the adapter of a job that has succeeded.
   std::function<std::string(const storage::JobRecord&)> adapter_path;
   /// Removes the files that jobs leave and nothing needs any more, except those of the jobs
-  /// `running`. Called at the port, at the start and whenever a run has ended. May be empty.
+  /// `running`. Called at the port, at the start, and whenever a run has ended or a model was
+  /// deleted. May be empty.
   std::function<Status(storage::JobStore&, const std::set<std::string>& running)> remove_leftovers;
   /// How long a run that is to stop may take to end its step and commit. It is cancelled then.
   Duration stop_time = std::chrono::seconds(30);

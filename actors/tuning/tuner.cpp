@@ -86,7 +86,8 @@ struct TunerState {
   std::uint64_t last_ticket = 0;
   std::map<std::uint64_t, std::function<void()>> pending;  // what follows work at the port
   std::map<std::string, UnwrittenEnd> unwritten;           // by job
-  bool is_continued = false;  // the jobs of an earlier server are in the queue
+  std::deque<JobRecord> to_serve;  // jobs of an earlier server; the first one's adapter is loading
+  bool is_continued = false;       // the jobs of an earlier server are in the queue
   Alarm retry;
   std::map<std::string, TimePoint> cancel_at;  // of runs that have been asked to stop
   Alarm cancellation;
@@ -276,6 +277,12 @@ AdapterRequest adapter_request(AdapterAction action, const std::string& name,
   return request;
 }
 
+// Unloads an adapter whose job no longer has it.
+void unload(Self self, const std::string& name) {
+  caf::anon_send(self->state.deps.device, atom::adapters_v,
+                 adapter_request(AdapterAction::kUnload, name));
+}
+
 // Writes how a run has ended, and starts what waits for its place. If the job has been cancelled
 // meanwhile, unloads its adapter.
 void write_end(Self self, const std::string& id, const JobChange& change) {
@@ -292,8 +299,7 @@ void write_end(Self self, const std::string& id, const JobChange& change) {
           state.unwritten[id] = {change};
           retry_later(self);
         } else if (!changed.ok() && change.fine_tuned_model.has_value()) {
-          caf::anon_send(state.deps.device, atom::adapters_v,
-                         adapter_request(AdapterAction::kUnload, *change.fine_tuned_model));
+          unload(self, *change.fine_tuned_model);
         }
         end_run(self, id);
       });
@@ -526,24 +532,66 @@ caf::typed_response_promise<JobRecord> create(Self self, storage::JobSpec spec) 
   return promise;
 }
 
-// Loads the adapters of succeeded jobs one after another, until one does not fit.
-void serve_adapters(Self self, std::vector<JobRecord> jobs) {
-  if (jobs.empty() || self->state.stopping) {
+// Loads the adapters of `to_serve` one after another, until one does not fit.
+void serve_adapters(Self self) {
+  auto& to_serve = self->state.to_serve;
+  if (to_serve.empty() || self->state.stopping) {
     return;
   }
-  const JobRecord job = std::move(jobs.front());
-  jobs.erase(jobs.begin());
+  const JobRecord job = to_serve.front();
+  const auto go_on = [self, job](const Status& loaded) {
+    auto& left = self->state.to_serve;
+    const bool is_deleted = left.empty() || left.front().id != job.id;
+    if (is_deleted && loaded.ok()) {
+      unload(self, job.fine_tuned_model);
+    } else if (!is_deleted) {
+      left.pop_front();
+    }
+    if (!loaded.ok()) {
+      self->state.deps.log(job.fine_tuned_model + ": is not served: " + loaded.message());
+    }
+    if (loaded.code() == Errc::kResourceExhausted) {
+      left.clear();
+    }
+    serve_adapters(self);
+  };
   self->request(self->state.deps.device, kLoadTime, atom::adapters_v,
                 adapter_request(AdapterAction::kLoad, job.fine_tuned_model,
                                 self->state.deps.adapter_path(job)))
-      .then([self, jobs](const AdapterList&) { serve_adapters(self, jobs); },
-            [self, jobs, job](const caf::error& error) {
-              const Status why = from_caf_error(error);
-              self->state.deps.log(job.fine_tuned_model + ": is not served: " + why.message());
-              if (why.code() != Errc::kResourceExhausted) {
-                serve_adapters(self, jobs);
-              }
-            });
+      .then([go_on](const AdapterList&) { go_on({}); },
+            [go_on](const caf::error& error) { go_on(from_caf_error(error)); });
+}
+
+// Deletes the model of a job.
+caf::typed_response_promise<JobRecord> remove_model(Self self, const std::string& name) {
+  auto promise = self->make_response_promise<JobRecord>();
+  write_ends(self);
+  at_store(
+      self,
+      [name, now = self->state.deps.unix_time()](JobStore& jobs) {
+        return jobs.remove_model(name, now);
+      },
+      [self, name, promise](const Result<JobRecord>& removed) mutable {
+        if (!removed.ok()) {
+          promise.deliver(to_caf_error(removed.status()));
+          return;
+        }
+        const JobRecord& job = removed.value();
+        std::erase_if(self->state.to_serve, [&](const JobRecord& one) { return one.id == job.id; });
+        remove_leftovers(self);
+        self->request(self->state.deps.device, kLoadTime, atom::adapters_v,
+                      adapter_request(AdapterAction::kUnload, name))
+            .then([promise, job](const AdapterList&) mutable { promise.deliver(job); },
+                  [promise, job](const caf::error& error) mutable {
+                    // An adapter that did not fit, or that was unloaded, is not loaded.
+                    if (from_caf_error(error).code() == Errc::kNotFound) {
+                      promise.deliver(job);
+                    } else {
+                      promise.deliver(error);
+                    }
+                  });
+      });
+  return promise;
 }
 
 // Continues the jobs of an earlier server.
@@ -570,7 +618,7 @@ void continue_jobs(Self self) {
         query.limit = kMaxServedJobs;
         TIDEMILL_ASSIGN_OR_RETURN(const storage::JobPage page, jobs.list(query));
         for (const JobRecord& job : page.entries) {
-          if (job.state == JobState::kSucceeded) {
+          if (job.state == JobState::kSucceeded && !job.fine_tuned_model.empty()) {
             found.succeeded.push_back(job);
           }
         }
@@ -590,7 +638,8 @@ void continue_jobs(Self self) {
           self->state.queue.push_back(job.id);
         }
         start_next(self);
-        serve_adapters(self, std::move(found).value().succeeded);
+        self->state.to_serve.assign(found.value().succeeded.begin(), found.value().succeeded.end());
+        serve_adapters(self);
       });
 }
 
@@ -651,6 +700,7 @@ TunerActor::behavior_type tuner(Self self, TunerDeps deps) {
                    ? caf::result<JobRecord>(is_stopping())
                    : change_state(self, id, JobState::kQueued, "The job was resumed.");
       },
+      [self](atom::remove, const std::string& name) { return remove_model(self, name); },
       [self](atom::events, const storage::PageQuery& query) {
         return reply_from_store<storage::JobEventPage>(
             self, [query](JobStore& jobs) { return jobs.events(query); });

@@ -52,6 +52,15 @@ Result<JobRecord> find_job(Database& database, const std::string& id) {
   return found ? read_job(row) : no_such("fine-tuning job", id);
 }
 
+Result<JobRecord> find_job_of_model(Database& database, const std::string& model) {
+  TIDEMILL_ASSIGN_OR_RETURN(
+      Statement row,
+      database.query(TIDEMILL_JOB_COLUMNS "WHERE fine_tuned_model = ?1 AND fine_tuned_model <> ''",
+                     model));
+  TIDEMILL_ASSIGN_OR_RETURN(const bool found, row.step());
+  return found ? read_job(row) : no_such("fine-tuned model", model);
+}
+
 Result<JobEvent> read_event(const Statement& row) {
   const std::int64_t level = row.integer(2);
   const std::int64_t type = row.integer(3);
@@ -305,6 +314,26 @@ Result<JobRecord> JobStore::change(const std::string& id, const JobChange& chang
     TIDEMILL_ASSIGN_OR_RETURN(const std::int64_t number, number_of_job(id));
     TIDEMILL_RETURN_IF_ERROR(insert_checkpoint(number, *change.checkpoint).status());
   }
+  TIDEMILL_RETURN_IF_ERROR(transaction.commit());
+  return job;
+}
+
+Result<JobRecord> JobStore::remove_model(const std::string& name, std::int64_t now) {
+  auto& parts = directory_->parts();
+  auto& database = *parts.database;
+  const std::lock_guard lock(parts.mutex);
+  Transaction transaction(database);
+  TIDEMILL_RETURN_IF_ERROR(transaction.begun());
+  TIDEMILL_ASSIGN_OR_RETURN(JobRecord job, find_job_of_model(database, name));
+  job.fine_tuned_model.clear();
+  TIDEMILL_RETURN_IF_ERROR(update(database, job));
+  TIDEMILL_ASSIGN_OR_RETURN(const std::int64_t number, number_of_job(job.id));
+  TIDEMILL_RETURN_IF_ERROR(
+      database.execute("DELETE FROM checkpoints WHERE job = ?1 AND model = ?2", number, name));
+  JobEvent deleted;
+  deleted.created_at = now;
+  deleted.message = "The model " + name + " was deleted.";
+  TIDEMILL_RETURN_IF_ERROR(insert_event(number, std::move(deleted)).status());
   TIDEMILL_RETURN_IF_ERROR(transaction.commit());
   return job;
 }

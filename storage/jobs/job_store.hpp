@@ -73,6 +73,11 @@ public:
   /// as `add_checkpoint`.
   [[nodiscard]] Result<JobRecord> change(const std::string& id, const JobChange& change);
 
+  /// Deletes the model of a job that has succeeded: the job has no model any more, and no
+  /// checkpoint with its name, and an event says so. Returns the job as it is then. Errors:
+  /// `kNotFound` if no job has a model of this name.
+  [[nodiscard]] Result<JobRecord> remove_model(const std::string& name, std::int64_t now);
+
   /// Adds an event. Returns it with its id. Errors: `kInvalidArgument` if a text is too long.
   [[nodiscard]] Result<JobEvent> add_event(const std::string& job, JobEvent event);
   /// Returns a part of the list of events of `query.job`.

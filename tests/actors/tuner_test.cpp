@@ -409,5 +409,43 @@ TEST_F(TunerTest, AdaptersOfEarlierJobsAreServedUntilOneDoesNotFit) {
   EXPECT_THAT(log_, ElementsAre(HasSubstr("no memory")));
 }
 
+TEST_F(TunerTest, ADeletedModelIsUnloadedAndNotServedAgain) {
+  std::vector<std::string> ids;
+  for (std::size_t i = 0; i < 3; ++i) {
+    ids.push_back(create());
+    end(i);
+    fake_->adapter_requests.back().reply({});
+    settle();
+  }
+  fake_->adapter_requests.clear();
+  const auto reply = send<JobRecord>(atom::remove_v, "ft:" + ids[0]);
+  ASSERT_EQ(fake_->adapter_requests.size(), 1U);
+  EXPECT_EQ(fake_->adapter_requests.back().request.action, actors::AdapterAction::kUnload);
+  EXPECT_EQ(fake_->adapter_requests.back().request.name, "ft:" + ids[0]);
+  fake_->adapter_requests.back().fail({Errc::kNotFound, "is not loaded"});
+  settle();
+  EXPECT_EQ(reply.value().id, ids[0]);
+  EXPECT_EQ(reply.value().fine_tuned_model, "");
+  EXPECT_EQ(send<JobRecord>(atom::remove_v, "ft:" + ids[0]).status().code(), Errc::kNotFound);
+
+  fake_->adapter_requests.clear();
+  spawn();
+  ASSERT_EQ(fake_->adapter_requests.size(), 1U);
+  EXPECT_EQ(fake_->adapter_requests[0].request.name, "ft:" + ids[2]);
+  // One that is deleted while it is being loaded is unloaded afterwards.
+  send<JobRecord>(atom::remove_v, "ft:" + ids[2]);
+  ASSERT_EQ(fake_->adapter_requests.size(), 2U);
+  fake_->adapter_requests[1].fail({Errc::kNotFound, "is not loaded"});
+  fake_->adapter_requests[0].reply({});
+  settle();
+  ASSERT_EQ(fake_->adapter_requests.size(), 4U);
+  EXPECT_EQ(fake_->adapter_requests[2].request.action, actors::AdapterAction::kUnload);
+  EXPECT_EQ(fake_->adapter_requests[2].request.name, "ft:" + ids[2]);
+  EXPECT_EQ(fake_->adapter_requests[3].request.name, "ft:" + ids[1]);
+  fake_->adapter_requests[3].reply({});
+  settle();
+  EXPECT_EQ(fake_->adapter_requests.size(), 4U);
+}
+
 }  // namespace
 }  // namespace tidemill::test

@@ -9,10 +9,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 from server import run_json
-from tuning_test import PROGRAM, ROWS, SUPERVISED, Jobs
+from tuning_test import PROGRAM, ROWS, SECONDS, SUPERVISED, Jobs
 
 SHORT = {**SUPERVISED, "tidemill": {"train.steps": 20}}
 
@@ -79,6 +80,40 @@ class JobResultsTest(unittest.TestCase):
             self.succeed(job)
             self.assertEqual(self.warnings(job),
                              ["The commits of the run are gone. The job starts again from its first step."])
+
+    def models(self) -> list[str]:
+        return [model["id"] for model in self.jobs.call("GET", "/v1/models")["data"]]
+
+    def test_a_deleted_model_stays_deleted(self) -> None:
+        job = self.jobs.create(SHORT)
+        name = self.succeed(job)["fine_tuned_model"]
+        self.assertIn(name, self.models())
+        for model, status in (("arithmetic", 403), ("ft:arithmetic::none", 404)):
+            self.assertEqual(self.jobs.server.request("DELETE", f"/v1/models/{model}")[0], status)
+        self.assertEqual(self.jobs.call("DELETE", f"/v1/models/{name}"),
+                         {"id": name, "object": "model", "deleted": True})
+        self.assertNotIn(name, self.models())
+        status, _ = self.jobs.server.request("POST", "/v1/completions", {"model": name, "prompt": "1+1="})
+        self.assertEqual(status, 404)
+        self.assertIsNone(self.jobs.job(job)["fine_tuned_model"])
+        self.assertEqual(self.jobs.events(job)[0]["message"], f"The model {name} was deleted.")
+        self.assertEqual(self.jobs.call("GET", f"/v1/fine_tuning/jobs/{job}/checkpoints")["data"], [])
+        self.assertEqual(self.jobs.server.request("DELETE", f"/v1/models/{name}")[0], 404)
+        self.assertEqual(self.jobs.server.stop(), 0)
+        self.assertFalse((self.jobs.folder / "runs" / job / "export").exists())
+        self.restart()
+        self.succeed(self.jobs.create(SHORT))  # what was loaded at the start is loaded now
+        self.assertNotIn(name, self.models())
+
+    def test_an_unloaded_model_returns_after_a_restart(self) -> None:
+        name = self.succeed(self.jobs.create(SHORT))["fine_tuned_model"]
+        self.jobs.call("POST", "/v1/unload_lora_adapter", {"lora_name": name})
+        self.assertNotIn(name, self.models())
+        self.restart()
+        deadline = time.monotonic() + SECONDS
+        while name not in self.models():
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.05)
 
 
 if __name__ == "__main__":

@@ -67,6 +67,13 @@ class OpenAiClientTest(unittest.TestCase):
     def test_models(self) -> None:
         self.assertEqual([model.id for model in self.client.models.list()], ["arithmetic"])
         self.assertEqual(self.client.models.retrieve("arithmetic").owned_by, "tidemill")
+        with self.assertRaises(openai.PermissionDeniedError):
+            self.client.models.delete("arithmetic")
+
+    def test_values_that_ask_for_what_the_server_does(self) -> None:
+        self.client.chat.completions.create(
+            model="arithmetic", messages=MESSAGES, max_tokens=1, store=False, service_tier="auto", user="a",
+            metadata={"a": "b"}, modalities=["text"])
 
     def test_errors(self) -> None:
         with self.assertRaises(openai.NotFoundError) as missing:

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 try:
@@ -23,7 +24,7 @@ except ImportError:
     sys.exit(77)
 
 from openai.pagination import SyncCursorPage
-from openai.types import FileDeleted, FileObject
+from openai.types import FileDeleted, FileObject, ModelDeleted
 from openai.types.fine_tuning import FineTuningJob, FineTuningJobEvent
 from openai.types.fine_tuning.jobs import FineTuningJobCheckpoint
 from server import Server
@@ -98,6 +99,25 @@ class FilesTest(unittest.TestCase):
         with self.assertRaises(openai.NotFoundError):
             self.client.fine_tuning.jobs.retrieve("ftjob-none")
         self.assertEqual(list(self.client.fine_tuning.jobs.list()), [])
+
+    def test_jobs_and_their_models(self) -> None:
+        rows = (SOURCE / "examples/arithmetic/data/train.jsonl").read_bytes().splitlines()[:64]
+        jobs = self.client.fine_tuning.jobs
+        job = jobs.create(model="arithmetic", training_file=self.upload(b"\n".join(rows)).id,
+                          method={"type": "supervised"}, metadata={"team": "a"},
+                          extra_body={"tidemill": {"train.steps": 3}})
+        self.assertEqual([one.id for one in jobs.list(metadata={"team": "a"})], [job.id])
+        self.assertEqual(list(jobs.list(metadata={"team": "b"})), [])
+        deadline = time.monotonic() + 60
+        while (job := jobs.retrieve(job.id)).status not in ("succeeded", "failed"):
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.05)
+        self.assertEqual(job.status, "succeeded", job.error)
+        deleted = self.client.models.delete(job.fine_tuned_model)
+        ModelDeleted.model_validate(deleted.to_dict(), strict=True)
+        self.assertEqual((deleted.id, deleted.deleted), (job.fine_tuned_model, True))
+        self.assertEqual([model.id for model in self.client.models.list()], ["arithmetic"])
+        self.assertIsNone(jobs.retrieve(job.id).fine_tuned_model)
 
 
 class DocumentTest(unittest.TestCase):

@@ -7,6 +7,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kCommits = "checkpoints";
+constexpr const char* kExport = "export";
 
 fs::path runs_folder(const ServeOptions& server) {
   return fs::path(server.serve.jobs_path.value_or("")) / "runs";
@@ -43,6 +44,10 @@ Status remove_old_runs(const ServeOptions& server, FileSystem& files, storage::J
     TIDEMILL_RETURN_IF_ERROR(job.status());
     if (has_ended(job.value().state)) {
       TIDEMILL_RETURN_IF_ERROR(remove_if_there(files, folder / name, kCommits));
+    }
+    if (job.value().state == storage::JobState::kSucceeded &&
+        job.value().fine_tuned_model.empty()) {
+      TIDEMILL_RETURN_IF_ERROR(remove_if_there(files, folder / name, kExport));
     }
   }
   return {};

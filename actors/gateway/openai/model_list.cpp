@@ -53,6 +53,10 @@ std::optional<Json> model_entry(const ServedModel& model, const AdapterList& ada
   return std::nullopt;
 }
 
+Json deleted_model(const std::string& name) {
+  return Json::Object{{"id", name}, {"object", "model"}, {"deleted", true}};
+}
+
 ApiError model_not_found(const std::string& name) {
   return {404, "the model " + quote(name) + " does not exist", "model", "model_not_found"};
 }

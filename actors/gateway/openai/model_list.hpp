@@ -21,6 +21,9 @@ namespace tidemill::actors::openai {
 [[nodiscard]] std::optional<Json> model_entry(const ServedModel& model, const AdapterList& adapters,
                                               std::string_view id);
 
+/// Returns what a request gets that has deleted a model.
+[[nodiscard]] Json deleted_model(const std::string& name);
+
 /// Returns the error for a request that names an unknown model.
 [[nodiscard]] ApiError model_not_found(const std::string& name);
 

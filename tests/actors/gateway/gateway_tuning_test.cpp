@@ -52,6 +52,7 @@ actors::TuningActor::behavior_type fake_tuning(actors::TuningActor::pointer /*se
       [reply](atom::cancel, const std::string& id) { return reply("cancel " + id); },
       [reply](atom::pause, const std::string& id) { return reply("pause " + id); },
       [reply](atom::resume, const std::string& id) { return reply("resume " + id); },
+      [reply](atom::remove, const std::string& model) { return reply("remove " + model); },
       [fake, name](atom::events, const PageQuery& query) {
         fake->asked.push_back(name("events", query));
         return storage::JobEventPage{{{"ftevent-1", 1, {}, {}, "", ""}}, false};
@@ -114,6 +115,26 @@ TEST_F(GatewayTuningTest, AsksForEveryPath) {
   EXPECT_EQ(sent(send(request("GET", jobs + "/ftjob-1/events?metadata[a]=b"))).response.status,
             400U);
   EXPECT_EQ(body(post(jobs, "{}"))["error"]["param"], "model");
+}
+
+TEST_F(GatewayTuningTest, DeletesModelsOfJobs) {
+  const ExchangeId deleted = send(request("DELETE", "/v1/models/ft:base::job%2D1"));
+  EXPECT_EQ(sent(deleted).response.body,
+            "{\"id\":\"ft:base::job-1\",\"object\":\"model\",\"deleted\":true}\n");
+  EXPECT_THAT(fake_tuning_->asked, ElementsAre("remove ft:base::job-1"));
+  EXPECT_EQ(sent(send(request("DELETE", "/v1/models/base"))).response.status, 403U);
+  fake_tuning_->failure = {Errc::kUnavailable, "the server is stopping"};
+  EXPECT_EQ(sent(send(request("DELETE", "/v1/models/tuned"))).response.status, 503U);
+
+  fake_tuning_->failure = {Errc::kNotFound, "\"tuned\": there is no such fine-tuned model"};
+  const ExchangeId loaded = send(request("DELETE", "/v1/models/tuned"));
+  reply_adapters({{{"tuned", {}, 1, 0}}});
+  EXPECT_EQ(sent(loaded).response.status, 400U);
+  EXPECT_THAT(sent(loaded).response.body, ::testing::HasSubstr("/v1/unload_lora_adapter"));
+  const ExchangeId unknown = send(request("DELETE", "/v1/models/none"));
+  reply_adapters({{{"tuned", {}, 1, 0}}});
+  EXPECT_EQ(sent(unknown).response.status, 404U);
+  EXPECT_EQ(body(unknown)["error"]["code"], "model_not_found");
 }
 
 TEST_F(GatewayTuningTest, PassesErrorsOn) {

@@ -269,6 +269,54 @@ TEST_F(JobStoreTest, AJobSucceedsTogetherWithItsCheckpoint) {
   EXPECT_EQ(page.entries[0].step_number, 10);
 }
 
+TEST_F(JobStoreTest, AModelIsDeletedWithItsCheckpoint) {
+  const std::string id = create_job();
+  ASSERT_TRUE(jobs().change(id, change_to(JobState::kQueued)).ok());
+  ASSERT_TRUE(jobs().change(id, change_to(JobState::kRunning)).ok());
+  JobChange ends = change_to(JobState::kSucceeded);
+  ends.fine_tuned_model = "ft:a";
+  ends.checkpoint = JobCheckpoint{"", 9, 10, "{}", "ft:a"};
+  ASSERT_TRUE(jobs().change(id, ends).ok());
+  EXPECT_EQ(jobs().remove_model("ft:b", 70).status().code(), Errc::kNotFound);
+  create_job();
+  EXPECT_EQ(jobs().remove_model("", 70).status().code(), Errc::kNotFound);
+  const JobRecord changed = jobs().remove_model("ft:a", 70).value();
+  EXPECT_EQ(changed.id, id);
+  reopen();
+  EXPECT_EQ(jobs().find(id).value(), changed);
+  EXPECT_EQ(changed.fine_tuned_model, "");
+  EXPECT_EQ(changed.state, JobState::kSucceeded);
+  EXPECT_TRUE(jobs().checkpoints({id, "", 2}).value().entries.empty());
+  EXPECT_EQ(jobs().events({id, "", 1}).value().entries.at(0).message,
+            "The model ft:a was deleted.");
+  EXPECT_EQ(jobs().remove_model("ft:a", 70).status().code(), Errc::kNotFound);
+}
+
+TEST_F(JobStoreTest, ListsJobsByTheirMetadata) {
+  std::vector<std::string> ids;
+  for (int i = 0; i < 6; ++i) {
+    JobSpec spec = some_spec(put_file("{}\n"));
+    spec.metadata = {{"team", i % 2 == 0 ? "a" : "b"}, {"index", std::to_string(i)}};
+    ids.push_back(jobs().create(spec, 1).value().id);
+  }
+  PageQuery query;
+  query.metadata = {{"team", "a"}};
+  query.limit = 2;
+  const JobPage page = jobs().list(query).value();
+  ASSERT_EQ(page.entries.size(), 2U);
+  EXPECT_EQ(page.entries[0].id, ids[4]);
+  EXPECT_EQ(page.entries[1].id, ids[2]);
+  EXPECT_TRUE(page.has_more);
+  query.after = ids[2];
+  const JobPage rest = jobs().list(query).value();
+  ASSERT_EQ(rest.entries.size(), 1U);
+  EXPECT_EQ(rest.entries[0].id, ids[0]);
+  EXPECT_FALSE(rest.has_more);
+  query = PageQuery();
+  query.metadata = {{"team", "a"}, {"index", "1"}};
+  EXPECT_TRUE(jobs().list(query).value().entries.empty());
+}
+
 TEST_F(JobStoreTest, ANewJobReplacesTheOldestThatHasEnded) {
   job_limits_.max_jobs = 2;
   reopen();
