@@ -41,9 +41,10 @@ struct SharedDevice {
 
 /// What a run trains on a shared device.
 struct SharedJobOptions {
-  const engines::ModelConfig& model;
-  /// Only the members that `engines::JobOptions` also has are used; `adapter` and `optimizer` must
-  /// be set. The job reserves `kv_bytes` of cache, at most `SharedDevice::max_tokens`.
+  const engines::ModelConfig& model;  // borrowed until `SharedJob::open` returns
+  /// Of these, only `kv_bytes` and the members that `engines::JobOptions` also has are used.
+  /// `optimizer` must be set. The job reserves `kv_bytes` of cache, at most
+  /// `SharedDevice::max_tokens`.
   engines::RuntimeOptions runtime;
   actors::LossFactory make_loss;
 };
@@ -52,9 +53,11 @@ struct SharedJobOptions {
 /// the job; it does not wait.
 class SharedJob {
 public:
-  /// Opens a job and restores it to `origin`. Blocks until the device has replied.
-  /// Errors: those of `actors::JobsActor`; `kInvalidArgument` if the commit was made from another
-  /// model; `kTimeout` after 10 minutes without a reply.
+  /// Opens a job and restores it to `origin`. Blocks until the device has replied to up to three
+  /// requests, for at most 10 minutes each.
+  /// Errors: those of `actors::JobsActor`; `kInvalidArgument` if `adapter` is not set, or if the
+  /// commit was made from another model; `kTimeout` without a reply in time.
+  /// Threads: not to be called by an actor, because it blocks.
   [[nodiscard]] static Result<std::unique_ptr<SharedJob>> open(caf::actor_system& system,
                                                                const SharedDevice& shared,
                                                                const SharedJobOptions& options,
@@ -66,11 +69,13 @@ public:
   /// The weights at the origin. Their version carries its incarnation.
   engines::Snapshot weights;
 
-  /// Has the device serve `weights` for rollouts, before `start_serving`. Blocks as `open` does.
+  /// Has the device serve `weights` for rollouts. Call it before `start_serving`. Blocks as `open`
+  /// does.
   /// Errors: those of `NamedAdapters::load`; `kTimeout`.
   [[nodiscard]] Status serve(caf::actor_system& system) const;
 
-  /// Spawn the job's views. They keep `owner` alive, which owns the job.
+  /// Spawn the actors that train and generate with the job. Each keeps `owner` alive, which must
+  /// own the job.
   [[nodiscard]] actors::TrainingActor start_training(caf::actor_system& system,
                                                      std::shared_ptr<const void> owner) const;
   [[nodiscard]] actors::ServingActor start_serving(caf::actor_system& system,

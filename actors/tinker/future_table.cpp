@@ -39,7 +39,7 @@ bool FutureTable::is_pending(const std::string& id) const {
 }
 
 void FutureTable::respond_ready(Future& future, ExchangeId exchange, TimePoint now) {
-  future.drop_at = std::min(future.drop_at, now + limits_.reread_time);
+  future.drop_at = std::min(future.drop_at, now + limits_.read_lifetime);
   const char* type = future.result.is_protobuf ? "application/x-protobuf" : "application/json";
   respond_(exchange, {200, {{"content-type", type}}, future.result.body});
 }
@@ -52,7 +52,7 @@ void FutureTable::complete(const std::string& id, FutureResult result, TimePoint
   Future& future = found->second;
   future.ready = true;
   future.result = std::move(result);
-  future.drop_at = now + limits_.kept_time;
+  future.drop_at = now + limits_.unread_lifetime;
   bytes_ += future.result.body.size();
   ready_.push_back(id);
   const std::map<ExchangeId, TimePoint> waiting = std::exchange(future.waiting, {});

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The futures of Tinker's API: results that clients fetch by the id of their request.
 //
-//   pending    `add` makes it. Clients that poll it wait, each up to `poll_time`.
-//   ready      `complete` has its result. Exchanges that wait get it at once.
-//   gone       The result was dropped: `kept_time` after it was ready, `reread_time` after it was
-//              read, because newer results needed the memory, or with its session.
+//   pending    `add` creates the future. Exchanges that poll it wait, each for at most `poll_time`.
+//   ready      `complete` stores the result and responds to the waiting exchanges.
+//   gone       The result was dropped: `unread_lifetime` after it became ready, `read_lifetime`
+//              after its first read, to make room for newer results, or at the end of its session.
 #pragma once
 
 #include <cstddef>
@@ -37,14 +37,15 @@ struct FutureResult {
 /// How long results are kept, and how many bytes of them.
 struct FutureLimits {
   Duration poll_time = std::chrono::seconds(30);  // below the 45 s that clients wait
-  Duration kept_time = std::chrono::hours(1);
-  Duration reread_time = std::chrono::minutes(1);
+  Duration unread_lifetime = std::chrono::hours(1);
+  Duration read_lifetime = std::chrono::minutes(1);
+  /// The newest result is kept even if it is larger.
   std::size_t max_bytes = std::size_t{256} << 20U;
 };
 
 /// Holds futures and the exchanges that wait for them.
 ///
-/// Threads: one call at a time. `respond` is called within calls.
+/// Threads: one call at a time. The member functions call `respond`, which must not call the table.
 class FutureTable {
 public:
   using Respond = std::function<void(ExchangeId, HttpResponse)>;
@@ -64,17 +65,17 @@ public:
   void complete(const std::string& id, FutureResult result, TimePoint now);
 
   /// Responds to `exchange` with the result of a future, or lets it wait. If the result is not
-  /// ready within `poll_time`, responds with 408 and `try_again`. If the future is gone, responds
-  /// with 410.
+  /// ready within `poll_time`, responds with 408 and `try_again`. If the future is gone, or was
+  /// never added, responds with 410.
   void poll(const std::string& id, ExchangeId exchange, TimePoint now);
 
   /// Forgets an exchange whose client has closed its connection.
   void forget(ExchangeId exchange);
   /// Drops the futures of a session. Exchanges that wait for them get 410.
   void drop_owner(const std::string& owner);
-  /// Ends the waits that last until `time` at most.
+  /// Responds with 408 to the exchanges whose wait ends at or before `time`.
   void end_waits(TimePoint time);
-  /// Drops results that are kept no longer.
+  /// Drops expired results.
   void drop_old(TimePoint now);
 
   /// Returns the bytes of all results.

@@ -19,8 +19,10 @@
 
 namespace tidemill::actors {
 
-/// Makes the options of a training job: of a new adapter, initialized from `seed`, or of one with
-/// `tensors`. Runs at a port.
+/// Returns the options of a training job for an adapter as `lora` describes it. If `tensors` is
+/// null, the adapter is initialized from `seed`. Otherwise, it has these tensors, which are
+/// borrowed until the call returns, and `seed` is ignored. Errors: `kInvalidArgument` naming what
+/// is wrong with `lora` or a tensor. Threads: called at `TinkerDeps::io_port`.
 using MakeJobOptions = std::function<Result<engines::JobOptions>(
     const tinker::LoraSettings& lora, std::uint64_t seed, const TensorMap* tensors)>;
 
@@ -36,8 +38,9 @@ struct TinkerDeps {
   std::shared_ptr<GatewayMetrics> metrics;  // counts requests and samples; may be null
   const Clock* clock = nullptr;
   std::function<std::int64_t()> unix_time;  // seconds
-  std::function<std::uint64_t()> random;    // for ids that cannot be guessed, and for seeds
-  tinker::ModelLimits model;
+  /// Returns 64 bits that clients cannot predict. Ids and seeds are made from them.
+  std::function<std::uint64_t()> random;
+  tinker::ModelLimits model_limits;
   tinker::ServedBase base;
   tinker::ServiceLimits limits;
   Tenancy tenancy = Tenancy::kOne;

@@ -81,7 +81,7 @@ void parse_next(Self self, ParseLane lane) {
       lane, [self](WorkPort& port, const std::shared_ptr<TinkerParseWork>& work) {
         run_at(
             self, port,
-            [work, model = self->state.deps.model] {
+            [work, model = self->state.deps.model_limits] {
               if (!work->abandoned) {
                 work->call = tinker::parse_call(work->request, model);
               }

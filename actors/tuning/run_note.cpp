@@ -4,7 +4,7 @@
 namespace tidemill::actors {
 
 Status write_run_note(FileSystem& files, const std::filesystem::path& directory,
-                      const RunNote& note) {
+                      const storage::RunStateNote& note) {
   return storage::write_run_state(files, directory, note);
 }
 

@@ -9,11 +9,9 @@
 
 namespace tidemill::actors {
 
-/// What `tidemill show` and `tidemill runs` read.
-using RunNote = storage::RunStateNote;
-
-/// Writes the note atomically. Errors: as `storage::write_run_state`.
+/// Writes the note that `tidemill show` and `tidemill runs` read, atomically. Errors: as
+/// `storage::write_run_state`.
 [[nodiscard]] Status write_run_note(FileSystem& files, const std::filesystem::path& directory,
-                                    const RunNote& note);
+                                    const storage::RunStateNote& note);
 
 }  // namespace tidemill::actors

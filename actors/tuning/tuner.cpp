@@ -202,7 +202,7 @@ void remove_leftovers(Self self) {
       },
       [self](const Status& status) {
         if (!status.ok()) {
-          self->state.deps.log("files of finetuning jobs: " + status.message());
+          self->state.deps.log("files of fine-tuning jobs: " + status.message());
         }
       });
 }
@@ -383,7 +383,7 @@ void on_report(Self self, const std::string& id, const RunBegan& began) {
   add_report(self, id, std::move(change));
 }
 
-void on_report(Self self, const std::string& id, const RunNote& note) {
+void on_report(Self self, const std::string& id, const StepNote& note) {
   JobChange change;
   change.now = self->state.deps.unix_time();
   if (note.seconds_left.has_value()) {
@@ -626,7 +626,7 @@ void continue_jobs(Self self) {
       },
       [self](Result<Found> found) {
         if (!found.ok()) {
-          self->state.deps.log("finetuning jobs: " + found.status().message());
+          self->state.deps.log("fine-tuning jobs: " + found.status().message());
           if (found.status().code() == Errc::kResourceExhausted) {
             retry_later(self);
           }

@@ -23,7 +23,7 @@ struct RunBegan {
 };
 
 /// A run is within a step that takes long.
-struct RunNote {
+struct StepNote {
   std::string message;
   std::optional<double> seconds_left;  // estimated; absent: as before
 };
@@ -52,7 +52,7 @@ struct RunEnded {
 };
 
 /// What a run reports. The last report is `RunEnded`, or the failure.
-using RunReport = std::variant<RunBegan, RunNote, RunProgress, RunWarning, Result<RunEnded>>;
+using RunReport = std::variant<RunBegan, StepNote, RunProgress, RunWarning, Result<RunEnded>>;
 
 /// A run that has been started. The destructor cancels it and waits for its end.
 class TuningRun {

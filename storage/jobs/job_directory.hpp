@@ -8,7 +8,7 @@
 //
 // A change is one transaction of the database, which is durable when the call returns. The bytes of
 // a file are durable before its row is written, and its row is removed before its bytes. A crash
-// therefore leaves at most bytes without a row, and `FileStore::open` removes these.
+// therefore leaves at most bytes without a row, which `FileStore::open` moves to `unlisted/`.
 #pragma once
 
 #include <cstdint>

@@ -16,16 +16,18 @@ namespace tidemill::storage {
 
 /// The limits of a job store.
 struct JobLimits {
-  /// A new job takes the place of the oldest one that has ended, with its events and checkpoints.
+  /// If the store is full, a new job evicts the oldest job that has ended, with its events and
+  /// checkpoints.
   std::uint32_t max_jobs = 10'000;
-  /// Of each job. A new event takes the place of the oldest one of metrics, or else of the oldest.
+  /// Maximum per job. Beyond it, a new event evicts the oldest metrics event, or the oldest message
+  /// if there are no metrics.
   std::uint32_t max_events = 10'000;
   std::uint32_t max_checkpoints = 1'000;  // of each job; further ones are refused
 };
 
-/// A change of a job. Members that are absent stay as they are.
+/// A change of a job. Fields whose member is absent are not changed.
 struct JobChange {
-  std::int64_t now = 0;           // Unix time, seconds; the end of the job if it ends
+  std::int64_t now = 0;           // Unix time, seconds; becomes `finished_at` if the job ends
   std::optional<JobState> state;  // must be able to follow the current one
   /// What has happened. A change of the state needs an event. Its id is ignored.
   std::optional<JobEvent> event;
@@ -38,33 +40,35 @@ struct JobChange {
   std::optional<JobCheckpoint> checkpoint;  // added as by `JobStore::add_checkpoint`
 };
 
-/// The jobs of a job directory, their events and checkpoints. A call that has returned is durable,
-/// and a call that fails has changed nothing.
+/// The jobs of a job directory, their events and checkpoints. The changes of a successful call are
+/// durable; a failed call changes nothing.
 ///
-/// Errors, of all calls: `kNotFound` for an unknown id; as `Database::execute`.
+/// Errors, of all calls: `kNotFound` for an unknown id; `kResourceExhausted` if the disk or the
+/// database is full; `kCorruptData` or `kUnavailable` if the database is damaged or cannot be read.
 /// Threads: safe to use concurrently. Calls wait for the disk.
 class JobStore {
 public:
-  /// The longest JSON text of an event or a checkpoint, and the longest message.
+  /// Maximum bytes of the JSON text of an event or a checkpoint, and of a message.
   static constexpr std::size_t kMaxDataBytes = std::size_t{64} << 10U;
-  /// The longest JSON text of a `JobSpec`.
+  /// Maximum bytes of the JSON text of a `JobSpec`.
   static constexpr std::size_t kMaxSpecBytes = std::size_t{1} << 20U;
 
   JobStore(std::shared_ptr<JobDirectory> directory, const JobLimits& limits)
       : directory_(std::move(directory)), limits_(limits) {}
 
-  /// Adds a job in state `kValidatingFiles`, with an event. Draws its seed if `spec.seed` is -1.
+  /// Adds a job in state `kValidatingFiles`, with the event that says so. `now` is the Unix time in
+  /// seconds. If `spec.seed` is negative, the store chooses a random one.
   /// Errors: `kNotFound` naming the field if a file does not exist; `kInvalidArgument` naming the
   /// field if its purpose is another, or the spec is too large; `kResourceExhausted` if
   /// `JobLimits::max_jobs` jobs have not ended.
   [[nodiscard]] Result<JobRecord> create(const JobSpec& spec, std::int64_t now);
 
-  /// Returns a job.
+  /// Returns the job with this id.
   [[nodiscard]] Result<JobRecord> find(const std::string& id);
-  /// Returns a part of the list of all jobs. `query.job` is not used. A list by metadata takes time
+  /// Returns a page of all jobs, newest first. Ignores `query.job`. A list by metadata takes time
   /// in proportion to the number of all jobs.
   [[nodiscard]] Result<JobPage> list(const PageQuery& query);
-  /// Returns the jobs that have not ended, oldest first.
+  /// Returns the jobs that have not ended, oldest first, at most `JobLimits::max_jobs`.
   [[nodiscard]] Result<std::vector<JobRecord>> unfinished();
 
   /// Changes a job, and adds the event and the checkpoint, in one transaction. Returns the job as
@@ -80,16 +84,16 @@ public:
 
   /// Adds an event. Returns it with its id. Errors: `kInvalidArgument` if a text is too long.
   [[nodiscard]] Result<JobEvent> add_event(const std::string& job, JobEvent event);
-  /// Returns a part of the list of events of `query.job`.
+  /// Returns a page of the events of `query.job`, newest first.
   [[nodiscard]] Result<JobEventPage> events(const PageQuery& query);
 
-  /// Adds a checkpoint. One of the same step takes the place of the earlier one and has its id, so
-  /// that a job that repeats steps after a crash has each checkpoint once.
-  /// Errors: `kInvalidArgument` if a text is too long; `kResourceExhausted` beyond
+  /// Adds a checkpoint. If the job already has one for this step, replaces its contents and keeps
+  /// its id, so a job that repeats steps after a crash lists each checkpoint once. Errors:
+  /// `kInvalidArgument` if a text is too long; `kResourceExhausted` beyond
   /// `JobLimits::max_checkpoints`.
   [[nodiscard]] Result<JobCheckpoint> add_checkpoint(const std::string& job,
                                                      JobCheckpoint checkpoint);
-  /// Returns a part of the list of checkpoints of `query.job`, the latest added first.
+  /// Returns a page of the checkpoints of `query.job`, the latest added first.
   [[nodiscard]] Result<JobCheckpointPage> checkpoints(const PageQuery& query);
 
 private:

@@ -137,7 +137,7 @@ storage::JobRecord some_job() {
 }
 TIDEMILL_EXAMPLE(storage::JobSpec, (some_spec()));
 TIDEMILL_EXAMPLE(storage::JobRecord, (some_job()));
-TIDEMILL_EXAMPLE(storage::PageQuery, {"ftjob-1", "ftevent-1", 7});
+TIDEMILL_EXAMPLE(storage::PageQuery, {"ftjob-1", "ftevent-1", 7, {{"team", "red"}}});
 TIDEMILL_EXAMPLE(storage::JobPage, {{some_job()}, true});
 TIDEMILL_EXAMPLE(storage::JobEventPage, {{{"ftevent-1", 1, storage::EventLevel::kWarn,
                                            storage::EventType::kMetrics, "m", "{}"}},

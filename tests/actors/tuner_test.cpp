@@ -156,10 +156,10 @@ TEST_F(TunerTest, AJobRunsAndItsAdapterIsServedBeforeItHasSucceeded) {
   EXPECT_EQ(messages(id).front(),
             "The files are valid. The job takes 7 steps and at most 1.0 MiB of memory. A step "
             "trains on 16 sequences.");
-  report(0, actors::RunNote{"Step 1/7: 4 of 16 sequences trained on", 70.0});
+  report(0, actors::StepNote{"Step 1/7: 4 of 16 sequences trained on", 70.0});
   EXPECT_EQ(messages(id).front(), "Step 1/7: 4 of 16 sequences trained on");
   EXPECT_EQ(job(id).estimated_finish, 1070);
-  report(0, actors::RunNote{"Step 1/7: 8 of 16 sequences trained on", std::nullopt});
+  report(0, actors::StepNote{"Step 1/7: 8 of 16 sequences trained on", std::nullopt});
   EXPECT_EQ(job(id).estimated_finish, 1070);
   report(0, actors::RunProgress{3, 7, 120, 40.0, "Step 3/7", R"({"step":3})"});
   EXPECT_EQ(job(id).trained_tokens, 120);

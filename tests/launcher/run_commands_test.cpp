@@ -100,7 +100,7 @@ TEST_F(RunTest, ADryRunOfAServerSaysWhatItsJobsMayTake) {
   const Outcome text = run({"serve", "server.yaml", "--dry-run", jobs});
   EXPECT_EQ(text.code, kDone) << text.err;
   EXPECT_THAT(text.out, HasSubstr("# memory, at most: "));
-  EXPECT_THAT(text.out, HasSubstr("# memory, each of 4 finetuning jobs at most: "));
+  EXPECT_THAT(text.out, HasSubstr("# memory, each of 4 fine-tuning jobs at most: "));
   EXPECT_EQ(run({"check", write("printed.yaml", text.out)}).code, kDone);
 
   const nlohmann::json alone = run({"serve", "server.yaml", "--dry-run", "--json"}).lines().at(0);
@@ -118,7 +118,7 @@ TEST_F(RunTest, ADryRunOfAServerSaysWhatItsJobsMayTake) {
   EXPECT_EQ(training.at("job_memory_bytes"), ((std::int64_t{2} << 30U) - total) / 2);
   EXPECT_FALSE(std::filesystem::exists("jobs"));
 
-  // 256 MiB beyond the server are less than 8 MiB for each of 64 jobs. The room on both sides is
+  // 256 MiB beyond the server are less than a job takes for each of 64 jobs. The room on both sides is
   // for the program, whose memory is measured and grows from one call to the next.
   const std::string many = "serve.tuning.max_running=64";
   const auto with_many =
@@ -131,7 +131,8 @@ TEST_F(RunTest, ADryRunOfAServerSaysWhatItsJobsMayTake) {
   const Outcome refused = run({"serve", "server.yaml", "--dry-run", jobs, many,
                                "device.memory_bytes=" + std::to_string(with_many + (256 << 20))});
   EXPECT_EQ(refused.code, kRefused);
-  EXPECT_THAT(refused.err, HasSubstr("to each of 64 finetuning jobs (serve.tuning.max_running)"));
+  EXPECT_THAT(refused.err, HasSubstr(" for each of 64 jobs with a sequence of 64 tokens; "));
+  EXPECT_THAT(refused.err, HasSubstr(" fits; or raise device.memory_bytes"));
 }
 
 TEST_F(RunTest, RowsAreKeptForTrainingOnlyOnPolicy) {

@@ -118,7 +118,7 @@ class RealServerTest(PagesTest):
     def test_a_server_without_jobs_says_so(self) -> None:
         self.browser.open(self.server.url + "/jobs")
         self.browser.wait("document.getElementById('no-jobs').textContent === "
-                          "'This server runs no finetuning jobs.'")
+                          "'This server runs no fine-tuning jobs.'")
         self.assertTrue(self.browser.evaluate("document.getElementById('error').hidden && "
                                               "document.getElementById('create').hidden"))
 

@@ -206,7 +206,7 @@ private:
   [[nodiscard]] Result<RunEnded> run();
   void begin(const std::filesystem::path& directory, const storage::JobHyperparameters& resolved,
              const RunFacts& facts);
-  void note(const std::filesystem::path& directory, const actors::RunNote& state);
+  void note(const std::filesystem::path& directory, const storage::RunStateNote& state);
   void note_end(const Result<RunEnded>& ended);
   void warn(const std::string& line);
   [[nodiscard]] Result<std::string> config_text(const std::filesystem::path& directory,
@@ -226,7 +226,7 @@ private:
 };
 
 // Writes state.json, which `tidemill show` and `tidemill runs` read.
-void JobRun::note(const std::filesystem::path& directory, const actors::RunNote& state) {
+void JobRun::note(const std::filesystem::path& directory, const storage::RunStateNote& state) {
   if (const Status written = actors::write_run_note(deps_->files, directory, state);
       !written.ok()) {
     deps_->log(job_.id + ": " + written.message());

@@ -470,7 +470,7 @@ void stop_tuner(const ServeOptions& options, const ServeEnvironment& run,
   self->send(tuner, atom::stop_v);
   self->receive([](const caf::down_msg&) {},
                 caf::after(std::chrono::seconds(options.serve.drain_seconds) + kCancelTime) >>
-                    [&run] { run.warn("finetuning jobs did not end; they are given up"); });
+                    [&run] { run.warn("fine-tuning jobs did not end; they are given up"); });
 }
 
 // Returns the URL of a server that listens at `host`. If that is all addresses, names loopback.
@@ -483,7 +483,7 @@ std::string url_of(const std::string& host, std::uint16_t port) {
 }  // namespace
 
 std::string jobs_text(std::int64_t jobs) {
-  return jobs == 1 ? "one finetuning job" : "each of " + std::to_string(jobs) + " finetuning jobs";
+  return jobs == 1 ? "one fine-tuning job" : "each of " + std::to_string(jobs) + " fine-tuning jobs";
 }
 
 Result<ServerPlan> plan_memory(const ServeOptions& options, const Clock& clock) {

@@ -59,7 +59,7 @@ struct ServerPlan {
   std::string note;            // why fewer jobs train at the same time than by default, or empty
 };
 
-/// Returns "each of 4 finetuning jobs", or "one finetuning job".
+/// Returns "each of 4 fine-tuning jobs", or "one fine-tuning job".
 [[nodiscard]] std::string jobs_text(std::int64_t jobs);
 
 /// Plans the memory of a server that is not started.

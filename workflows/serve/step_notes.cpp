@@ -16,14 +16,14 @@ void StepNotes::begin(std::uint64_t step, std::uint64_t steps, TimePoint now) {
   share_->total = 0;
 }
 
-std::optional<actors::RunNote> StepNotes::note(TimePoint now) {
+std::optional<actors::StepNote> StepNotes::note(TimePoint now) {
   if (step_ == 0 || step_ > steps_ || now - noted_ < kNoteInterval) {
     return std::nullopt;
   }
   noted_ = now;
   const std::uint64_t total = share_->total;
   const std::uint64_t done = std::min<std::uint64_t>(share_->done, total);
-  actors::RunNote note;
+  actors::StepNote note;
   note.message = "Step " + std::to_string(step_) + "/" + std::to_string(steps_) + ": ";
   if (done == 0) {
     note.message += "no sequence trained on yet";

@@ -30,7 +30,7 @@ public:
   void begin(std::uint64_t step, std::uint64_t steps, TimePoint now);
 
   /// Returns a note, unless there was a note or a step began less than `kNoteInterval` ago.
-  [[nodiscard]] std::optional<actors::RunNote> note(TimePoint now);
+  [[nodiscard]] std::optional<actors::StepNote> note(TimePoint now);
 
 private:
   std::shared_ptr<MinibatchShare> share_;

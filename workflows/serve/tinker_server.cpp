@@ -105,8 +105,8 @@ void start_tinker(TinkerServer& tinker, const ServeOptions& options,
   deps.clock = &run.clock;
   deps.unix_time = run.unix_time;
   deps.random = actors::unpredictable_bits;
-  deps.model = {model.vocab_size, model.max_positions, memory_of(options, model).longest_tokens,
-                model.stop_ids};
+  deps.model_limits = {model.vocab_size, model.max_positions,
+                       memory_of(options, model).longest_tokens, model.stop_ids};
   deps.base = {model.id, tokenizer_of(options.model.path, model.id), model.max_positions};
   tinker.actor = actors::spawn_tinker(run.system, std::move(deps));
 }

@@ -37,7 +37,7 @@ constexpr std::string_view kIdentity = "it identifies the caller, who is known b
 constexpr std::string_view kOldTools = "use tools and tool_choice";
 
 // The fields of both forms.
-constexpr std::array kCommonFields = std::to_array<FieldRule>({
+constexpr std::array kCommonFields = std::to_array<FieldInfo>({
     {"model"},
     {"n"},
     {"stream"},
@@ -61,14 +61,14 @@ constexpr std::array kCommonFields = std::to_array<FieldRule>({
     {"user", FieldUse::kNoEffect, kIdentity},
 });
 
-constexpr std::array kCompletionFields = std::to_array<FieldRule>({
+constexpr std::array kCompletionFields = std::to_array<FieldInfo>({
     {"prompt"},
     {"echo"},
     {"best_of"},
     {"suffix", FieldUse::kRefused, "text cannot be inserted before a suffix"},
 });
 
-constexpr std::array kChatFields = std::to_array<FieldRule>({
+constexpr std::array kChatFields = std::to_array<FieldInfo>({
     {"messages"},
     {"top_logprobs"},
     {"max_completion_tokens"},
@@ -96,14 +96,14 @@ constexpr std::array kChatFields = std::to_array<FieldRule>({
 });
 
 template <std::size_t A, std::size_t B>
-constexpr std::array<FieldRule, A + B> joined(const std::array<FieldRule, A>& first,
-                                              const std::array<FieldRule, B>& second) {
-  std::array<FieldRule, A + B> out{};
+constexpr std::array<FieldInfo, A + B> joined(const std::array<FieldInfo, A>& first,
+                                              const std::array<FieldInfo, B>& second) {
+  std::array<FieldInfo, A + B> out{};
   std::copy(second.begin(), second.end(), std::copy(first.begin(), first.end(), out.begin()));
   return out;
 }
 
-bool is_accepted(const FieldRule& rule, const Json& value) {
+bool is_accepted(const FieldInfo& rule, const Json& value) {
   std::string text = value.to_line();
   text.pop_back();  // the end of the line
   return std::find(rule.accepted.begin(), rule.accepted.end(), text) != rule.accepted.end();
@@ -151,7 +151,7 @@ private:
     const auto rules = generation_fields(call_.form);
     for (const Json::Member& member : *object) {
       const auto rule = std::find_if(rules.begin(), rules.end(),
-                                     [&](const FieldRule& one) { return one.name == member.name; });
+                                     [&](const FieldInfo& one) { return one.name == member.name; });
       if (rule == rules.end()) {
         fields_.refuse(member.name, "unknown field");
       } else if (rule->use == FieldUse::kRefused && !member.value.is_null() &&
@@ -719,11 +719,11 @@ private:
 
 }  // namespace
 
-std::span<const FieldRule> generation_fields(GenerationForm form) {
+std::span<const FieldInfo> generation_fields(GenerationForm form) {
   static constexpr auto kCompletion = joined(kCommonFields, kCompletionFields);
   static constexpr auto kChat = joined(kCommonFields, kChatFields);
-  return form == GenerationForm::kChat ? std::span<const FieldRule>(kChat)
-                                       : std::span<const FieldRule>(kCompletion);
+  return form == GenerationForm::kChat ? std::span<const FieldInfo>(kChat)
+                                       : std::span<const FieldInfo>(kCompletion);
 }
 
 ApiResult<GenerationCall> parse_generation(GenerationForm form, std::string_view body,

@@ -40,8 +40,8 @@ enum class FieldUse : std::uint8_t {
   kRefused,   // known, but not supported
 };
 
-/// A field of a request.
-struct FieldRule {
+/// How the server treats one field of a request.
+struct FieldInfo {
   std::string_view name;
   FieldUse use = FieldUse::kUsed;
   std::string_view remark = {};  // why it is refused or has no effect
@@ -50,9 +50,9 @@ struct FieldRule {
 };
 
 /// Returns the known fields. Any other field is refused as unknown.
-[[nodiscard]] std::span<const FieldRule> generation_fields(GenerationForm form);
+[[nodiscard]] std::span<const FieldInfo> generation_fields(GenerationForm form);
 
-/// A prompt of a request.
+/// A prompt, as token ids.
 struct Prompt {
   std::vector<std::int32_t> ids;
   std::optional<std::string> text;  // as given; absent if the request gave ids
@@ -64,8 +64,9 @@ struct GenerationCall {
   std::string model;
   std::vector<Prompt> prompts;  // at least one
   std::int32_t num_per_prompt = 1;
-  /// All choices are generated with these settings. The id, the prompt, the seed, the draw key, the
-  /// adapter and what the key decides are missing. `max_new_tokens` fits the longest prompt.
+  /// The settings of all choices. The caller fills in the id, prompt, seed, draw key, adapter,
+  /// tenant and priority of each. `max_new_tokens` is set: with it, the longest prompt and its
+  /// response fit `ServedModel::max_positions`.
   engines::RolloutRequest settings;
   std::optional<std::uint64_t> seed;
   std::optional<std::int32_t> requested_max_tokens;  // absent if the request has none
@@ -73,8 +74,8 @@ struct GenerationCall {
   bool include_usage = false;  // in a stream
   bool echo = false;
   bool logprobs = false;
-  std::set<std::string> tools;        // that the response may call
-  bool first_tool_call_only = false;  // and only the first call counts
+  std::set<std::string> tools;        // the names of those that the response may call
+  bool first_tool_call_only = false;  // drop all calls after the first
 
   [[nodiscard]] std::size_t num_choices() const noexcept {
     return prompts.size() * static_cast<std::size_t>(num_per_prompt);
@@ -89,7 +90,7 @@ struct GenerationCall {
                                                          const ServedModel& model,
                                                          const std::string& now);
 
-/// Does the same with a body that has been parsed.
+/// Does the same with a body that is already JSON.
 [[nodiscard]] ApiResult<GenerationCall> read_generation(GenerationForm form, const Json& body,
                                                         const ServedModel& model,
                                                         const std::string& now);

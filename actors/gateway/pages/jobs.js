@@ -376,7 +376,7 @@ start(async () => {
     if (error.status !== 404) {
       throw error;
     }
-    byId("no-jobs").textContent = "This server runs no finetuning jobs.";
+    byId("no-jobs").textContent = "This server runs no fine-tuning jobs.";
     byId("create").hidden = true;
     return;
   }

@@ -30,7 +30,7 @@ protected:
     deps.clock = &clock_;
     deps.unix_time = [] { return 17; };
     deps.random = [this] { return ++random_; };
-    deps.model = {100, 64, 64, {99}};
+    deps.model_limits = {100, 64, 64, {99}};
     tinker_ = keep(actors::spawn_tinker(system(), std::move(deps)));
     drain();
   }
