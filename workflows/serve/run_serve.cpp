@@ -483,7 +483,8 @@ std::string url_of(const std::string& host, std::uint16_t port) {
 }  // namespace
 
 std::string jobs_text(std::int64_t jobs) {
-  return jobs == 1 ? "one fine-tuning job" : "each of " + std::to_string(jobs) + " fine-tuning jobs";
+  return jobs == 1 ? "one fine-tuning job"
+                   : "each of " + std::to_string(jobs) + " fine-tuning jobs";
 }
 
 Result<ServerPlan> plan_memory(const ServeOptions& options, const Clock& clock) {
