@@ -147,15 +147,15 @@ class FullDiskTest(unittest.TestCase):
             job = self.create(server, spec)
             self.wait_for_metrics(server, job)
             disk.fill()
-            for size in (1, 100_000):
-                self.expect_full(*self.upload(server, bytes(size)))
-            self.assertEqual(server.request("GET", "/v1/files")[1]["data"], stored)
-            self.assertEqual({path.name for path in (jobs / "files").iterdir()}, {one["id"] for one in stored})
             paused = self.wait(server, job, "paused", "failed", "succeeded")
             self.assertEqual(paused["status"], "paused", paused["error"])
             self.assertRegex(paused["error"]["message"], "No space left on device")
             self.assertNotIn("/tmp", paused["error"]["message"])
             disk.fill()  # what the run has given back
+            for size in (1, 100_000):
+                self.expect_full(*self.upload(server, bytes(size)))
+            self.assertEqual(server.request("GET", "/v1/files")[1]["data"], stored)
+            self.assertEqual({path.name for path in (jobs / "files").iterdir()}, {one["id"] for one in stored})
             self.expect_full(*server.request("POST", "/v1/fine_tuning/jobs", spec))
             self.expect_full(*server.request("POST", f"/v1/fine_tuning/jobs/{job}/resume"))
             self.assertEqual(self.job(server, job)["status"], "paused")
