@@ -12,10 +12,6 @@ namespace {
 // What a training token counts for if times are not measured.
 constexpr Duration kTokenTime = std::chrono::milliseconds(1);
 
-// While nothing decodes, a prefill chunk is planned to take at most the goal for first tokens,
-// divided by this, so that the first of many prompts need not wait for the last.
-constexpr int kChunksInGoal = 8;
-
 // Adds what a training step did to the report of an iteration.
 void add_training(const StepReport& training, StepReport& report) {
   report.train_tokens += training.train_tokens;
@@ -80,6 +76,7 @@ void Executor::iterate_by_tokens(Iteration& iteration) {
 // has paused for long.
 void Executor::iterate_by_time(Iteration& iteration, const std::atomic<bool>* interrupt) {
   const bool can_generate = rollout_ != nullptr && rollout_->has_work();
+  const Duration limit = shares_->iteration_limit(num_decoding_ > 0);
   if (can_generate) {
     generate(iteration);
   } else {
@@ -94,8 +91,9 @@ void Executor::iterate_by_time(Iteration& iteration, const std::atomic<bool>* in
   if (!last_end_.has_value()) {
     last_end_ = last_unit_ = now() - iteration.rollout_time;
   }
-  const Duration quota =
-      can_generate ? shares_->quota(iteration.report, iteration.rollout_time) : kTrainingQuantum;
+  const Duration quota = can_generate
+                             ? shares_->quota(iteration.report, iteration.rollout_time, limit)
+                             : kTrainingQuantum;
   train_units(quota, iteration, interrupt);
   const TimePoint end = now();
   shares_->record(end - *last_end_, iteration.train_time);
@@ -108,6 +106,9 @@ void Executor::train_units(Duration quota, Iteration& iteration,
   bool may_exceed = !iteration.rolled_out || must_train;
   if (!may_exceed && quota <= Duration::zero()) {
     return;  // what is saved is for the time after a burst, too
+  }
+  if (must_train) {
+    quota = std::max(quota, kForcedTraining);
   }
   const Duration fresh = quota;
   quota += std::exchange(saved_, Duration::zero());
@@ -169,10 +170,10 @@ bool Executor::train(TrainingJob& job, const StepBudget& budget, Iteration& iter
 StepBudget Executor::rollout_budget() const {
   StepBudget budget{options_.rollout_tokens, options_.prefill_tokens};
   if (shares_.has_value()) {
-    const Duration limit =
-        num_decoding_ > 0 ? shares_->iteration_limit() : options_.goal->first_token / kChunksInGoal;
+    const Duration limit = shares_->iteration_limit(num_decoding_ > 0);
     budget.prefill_tokens = iteration_times_.prefill_within(
-        {num_decoding_, 0, read_tokens_}, limit, std::min(budget.tokens, budget.prefill_tokens));
+        {num_decoding_, 0, read_tokens_}, jobs_.has_work() ? shares_->prefill_limit(limit) : limit,
+        std::min(budget.tokens, budget.prefill_tokens));
   }
   return budget;
 }

@@ -48,8 +48,8 @@ struct Iteration {
 /// With a latency goal, an iteration is a rollout step, if there is one to run, and then units of
 /// training for as long as `TimeShares` allows, chosen so that they are predicted to end in time.
 /// If the time that is left is too short for the next unit, it is carried over to later iterations,
-/// up to the predicted time of one unit. An individual iteration may therefore exceed the goal by up
-/// to one unit. The mean stays within the goal if rollout alone does, apart from the units that
+/// up to the predicted time of one unit. An individual iteration may therefore exceed the goal by
+/// up to one unit. The mean stays within the goal if rollout alone does, apart from the units that
 /// `kMaxPause` forces.
 ///
 /// Training jobs share the time of training by weight (`JobQueue`).
@@ -69,8 +69,8 @@ public:
 
   /// Runs one iteration. Requires `has_work()`. If the options have a latency goal, training stops
   /// after the current unit once `*interrupt` is true; without a goal, `interrupt` is ignored. A
-  /// null `interrupt` never interrupts. Errors are reported in `Iteration`: at most one of a rollout
-  /// step and one of a job. The failed job remains added, with its work cancelled.
+  /// null `interrupt` never interrupts. Errors are reported in `Iteration`: at most one of a
+  /// rollout step and one of a job. The failed job remains added, with its work cancelled.
   [[nodiscard]] Iteration iterate(const std::atomic<bool>* interrupt = nullptr);
 
   /// The predicted times of rollout steps and of units, compared with the measured ones.
@@ -80,9 +80,11 @@ public:
   /// With a latency goal, the bound on an iteration that only trains. Training stops before the
   /// unit that is predicted to exceed it, but runs at least one.
   static constexpr Duration kTrainingQuantum = std::chrono::milliseconds(20);
-  /// If no unit has run for this long, the next iteration runs one even if it exceeds the goal. A
-  /// unit that must wait for pages of the cache does not count as run.
+  /// If no unit has run for this long, the next iteration trains for `kForcedTraining`, and runs at
+  /// least one unit, even if it exceeds the goal. A unit that must wait for pages of the cache does
+  /// not count as run.
   static constexpr Duration kMaxPause = std::chrono::seconds(1);
+  static constexpr Duration kForcedTraining = std::chrono::milliseconds(10);
 
 private:
   [[nodiscard]] TimePoint now() const { return clock_ != nullptr ? clock_->now() : TimePoint(); }

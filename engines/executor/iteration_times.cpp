@@ -88,6 +88,9 @@ Duration IterationTimes::predict(const IterationLoad& load) const {
 
 std::int64_t IterationTimes::prefill_within(const IterationLoad& load, Duration limit,
                                             std::int64_t max_tokens) const {
+  if (products_[2][2] <= 0.0) {
+    return std::min(max_tokens, kFirstPrefill);
+  }
   const double per_token = coefficients_[2] / kTokens;
   const double left = std::chrono::duration<double>(limit - predict(load)).count();
   if (per_token <= 0.0 || left >= per_token * static_cast<double>(max_tokens)) {

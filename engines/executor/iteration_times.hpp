@@ -32,13 +32,14 @@ public:
   [[nodiscard]] Duration predict(const IterationLoad& load) const;
 
   /// Returns how many tokens can be prefilled, in addition to `load`, in `limit`: at least the
-  /// smaller of `kMinPrefill` and `max_tokens`, and at most `max_tokens`. Returns `max_tokens`
-  /// while the model has no time per prefilled token, as before the first prefill.
+  /// smaller of `kMinPrefill` and `max_tokens`, and at most `max_tokens`. Before the first
+  /// prefill, returns at most `kFirstPrefill`, because no time is known.
   [[nodiscard]] std::int64_t prefill_within(const IterationLoad& load, Duration limit,
                                             std::int64_t max_tokens) const;
 
   /// Smaller chunks cost more time per token than they save latency.
   static constexpr std::int64_t kMinPrefill = 64;
+  static constexpr std::int64_t kFirstPrefill = 128;
 
 private:
   static constexpr std::size_t kTerms = 4;

@@ -11,6 +11,11 @@ namespace {
 constexpr double kUsedGoal = 0.9;
 // How much training extends a rollout step that decodes if it is owed nothing.
 constexpr double kLightShare = 0.25;
+// The part of an iteration that prompts leave to training if it is owed the most.
+constexpr double kPrefillShare = 0.4;
+// While nothing decodes, an iteration is planned to take at most the goal for first tokens, divided
+// by this, so that the first of many prompts need not wait for the last.
+constexpr int kChunksInGoal = 8;
 
 Duration scaled(Duration time, double factor) {
   return std::chrono::duration_cast<Duration>(time * factor);
@@ -28,14 +33,22 @@ void TimeShares::record(Duration passed, Duration trained) {
   owed_ = std::clamp(owed_ + scaled(passed, goal_.train_share) - trained, -kMaxAhead, kMaxOwed);
 }
 
-Duration TimeShares::iteration_limit() const noexcept {
-  return scaled(goal_.per_token, kUsedGoal);
+Duration TimeShares::iteration_limit(bool decodes) const noexcept {
+  return decodes ? scaled(goal_.per_token, kUsedGoal) : goal_.first_token / kChunksInGoal;
 }
 
-Duration TimeShares::quota(const StepReport& report, Duration spent) const {
-  const Duration most = std::max(Duration::zero(), iteration_limit() - spent);
+double TimeShares::prefill_debt() const noexcept {
+  return share_of(owed_ - kOwedForPrefill, kMaxOwed - kOwedForPrefill);
+}
+
+Duration TimeShares::prefill_limit(Duration limit) const noexcept {
+  return scaled(limit, 1.0 - kPrefillShare * prefill_debt());
+}
+
+Duration TimeShares::quota(const StepReport& report, Duration spent, Duration limit) const {
+  const Duration most = std::max(Duration::zero(), limit - spent);
   if (report.prefill_tokens > 0 || report.waiting > 0) {
-    return scaled(most, share_of(owed_ - kOwedForPrefill, kMaxOwed - kOwedForPrefill));
+    return scaled(most, prefill_debt());
   }
   const Duration light = std::min(most, scaled(spent, kLightShare));
   return light + scaled(most - light, share_of(owed_, kOwedForFullDecode));

@@ -12,7 +12,8 @@ namespace tidemill::engines {
 ///
 /// The policy has three parts:
 /// - While prompts are computed or requests wait, training pauses, so a burst of requests waits for
-///   at most the unit in progress. Training that is owed more than `kOwedForPrefill` does not pause.
+///   at most the unit in progress. Training that is owed more than `kOwedForPrefill` does not
+///   pause.
 /// - During decoding, training adds at most 25% to each iteration unless it is owed time.
 /// - Training that got less than `LatencyGoal::train_share` of the time is owed the difference. As
 ///   this debt grows, training gets a larger part of the time that the goal leaves, and finally all
@@ -30,12 +31,17 @@ public:
   void reset() noexcept { owed_ = Duration::zero(); }
 
   /// Returns how long training may run after the rollout step that `report` describes and that took
-  /// `spent`; 0 if training must pause.
-  [[nodiscard]] Duration quota(const StepReport& report, Duration spent) const;
+  /// `spent`; 0 if training must pause. `limit` is the planned time of the iteration.
+  [[nodiscard]] Duration quota(const StepReport& report, Duration spent, Duration limit) const;
 
-  /// Returns the planned time of an iteration that decodes, rollout and training together: 90% of
-  /// `LatencyGoal::per_token`. The rest covers the time outside the device.
-  [[nodiscard]] Duration iteration_limit() const noexcept;
+  /// Returns the planned time of an iteration, rollout and training together. If it decodes, 90% of
+  /// `LatencyGoal::per_token`: the rest covers the time outside the device. If it only computes
+  /// prompts, an eighth of `LatencyGoal::first_token`.
+  [[nodiscard]] Duration iteration_limit(bool decodes) const noexcept;
+
+  /// Returns how much of `limit` a rollout step may plan for prompts: all of it, unless training is
+  /// owed more than `kOwedForPrefill`. At `kMaxOwed`, 40% are left to training.
+  [[nodiscard]] Duration prefill_limit(Duration limit) const noexcept;
 
   /// The time that training is owed; negative if it is ahead.
   [[nodiscard]] Duration owed() const noexcept { return owed_; }
@@ -50,6 +56,9 @@ public:
   static constexpr Duration kOwedForPrefill = std::chrono::seconds(2);
 
 private:
+  // What training is owed beyond `kOwedForPrefill`, from 0 to 1 at `kMaxOwed`.
+  [[nodiscard]] double prefill_debt() const noexcept;
+
   LatencyGoal goal_;
   Duration owed_{0};
 };

@@ -167,16 +167,22 @@ public:
   Result<StepReport> step(const StepBudget& budget) override {
     --work;
     last_budget = budget;
-    clock_.advance(iteration_);
     StepReport report;
     report.decode_tokens = prefills ? 0 : 4;
     report.prefill_tokens = prefills ? 100 : 0;
+    if (per_prefilled > Duration{0}) {
+      report.prefill_tokens = std::min(budget.tokens, budget.prefill_tokens);
+      report.decode_tokens = 4;
+    }
+    clock_.advance(iteration_ + per_prefilled * report.prefill_tokens);
     report.running = 4;
     return report;
   }
 
   std::int64_t work = 0;
   bool prefills = false;
+  /// If set, an iteration also decodes, and prefills as many tokens as it may, for this time each.
+  Duration per_prefilled{0};
   StepBudget last_budget;
 
 private:
@@ -301,11 +307,43 @@ TEST_F(GoalTest, TrainingPausesForABurstOfPromptsAndNotForLong) {
   rollout_.prefills = true;
   std::int64_t before = job.units_done;
   run(executor, 3s);
-  EXPECT_LE(job.units_done - before, 3) << "one unit in kMaxPause";
+  EXPECT_LE(job.units_done - before, 12) << "kForcedTraining in kMaxPause";
   run(executor, 10s);
   before = job.units_done;
   run(executor, 10s);
   EXPECT_GT(job.units_done - before, 100) << "the burst does not end";
+}
+
+TEST_F(GoalTest, PromptsThatFillEveryIterationLeaveTimeToTrainingThatIsOwedMuch) {
+  TimedJob job(clock_, 3ms, kPlenty);
+  rollout_.work = kPlenty;
+  rollout_.per_prefilled = 250us;
+  Executor executor(&rollout_, goal_options(0.8), &clock_);
+  executor.add(job);
+  run(executor, 10s);  // learns, and falls behind
+  const std::int64_t before = job.units_done;
+  EXPECT_LE(run(executor, 10s), 100ms);
+  const double trained = static_cast<double>(job.units_done - before) * 3.0 / 10000.0;
+  EXPECT_GT(trained, 0.25);
+  EXPECT_LT(trained, 0.45) << "prompts come first";
+}
+
+TEST_F(GoalTest, TrainingThatMustRunGetsMoreThanAShortUnit) {
+  TimedJob job(clock_, 100us, kPlenty);
+  rollout_.work = kPlenty;
+  rollout_.prefills = true;
+  Executor executor(&rollout_, goal_options(0.5), &clock_);
+  executor.add(job);
+  run(executor, 3s);
+  EXPECT_GE(job.units_done, 200) << "10 ms each second";
+}
+
+TEST_F(GoalTest, TheFirstPrefillIsShort) {
+  Executor executor(&rollout_, goal_options(0.75), &clock_);
+  rollout_.work = 1;
+  rollout_.per_prefilled = 1ms;
+  static_cast<void>(executor.iterate());
+  EXPECT_EQ(rollout_.last_budget.prefill_tokens, IterationTimes::kFirstPrefill);
 }
 
 TEST_F(GoalTest, AnInterruptEndsTrainingAfterTheUnit) {
