@@ -119,8 +119,9 @@ Status with_limits(const Status& status) {
              : status;
 }
 
-Result<std::unique_ptr<actors::WorkPort>> start_port(const std::string& name) {
-  auto port = actors::make_thread_work_port(name);
+Result<std::unique_ptr<actors::WorkPort>> start_port(const std::string& name,
+                                                     actors::PortPriority priority) {
+  auto port = actors::make_thread_work_port(name, priority);
   if (!port.ok()) {
     return with_limits(port.status());
   }

@@ -65,7 +65,8 @@ enum class LimitKinds : std::uint8_t { kMemory, kMemoryAndThreads };
 /// Starts a port for the blocking work of a run's actors (actors/work/work_port.hpp). `name` names
 /// its thread.
 /// Errors: `kResourceExhausted`, naming the limits, if the thread cannot be started.
-[[nodiscard]] Result<std::unique_ptr<actors::WorkPort>> start_port(const std::string& name);
+[[nodiscard]] Result<std::unique_ptr<actors::WorkPort>> start_port(
+    const std::string& name, actors::PortPriority priority = actors::PortPriority::kNormal);
 
 /// The number of threads that an actor system starts.
 inline constexpr int kActorSystemThreads = 3;

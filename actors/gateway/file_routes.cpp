@@ -37,6 +37,9 @@ NextStep store_upload(FileStore& files, std::string_view body, std::string_view 
   const auto& upload = std::get<openai::FileUpload>(parsed);
   const auto stored =
       files.put({upload.filename, upload.purpose, now}, std::as_bytes(std::span(upload.content)));
+  if (stored.status().code() == Errc::kNotFound) {
+    return fail_with({500, "a directory of the server is missing"});
+  }
   return stored.ok() ? respond_with(openai::json_response(openai::to_json(stored.value())))
                      : fail_with(file_error(stored.status()));
 }

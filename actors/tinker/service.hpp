@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -45,6 +46,8 @@ struct ServiceLimits {
   std::size_t max_sessions = 1000;
   std::size_t max_samplers = 10'000;  // of one session
   std::size_t max_models = 64;
+  /// What all models may take together, by `ServiceDeps::model_bytes`.
+  std::size_t max_model_bytes = std::numeric_limits<std::size_t>::max();
   /// Bytes of the sequences in requests that wait. The request whose turn is next is always taken.
   std::size_t max_waiting_bytes = std::size_t{512} << 20U;
   std::size_t max_waiting = 1024;  // requests of one model
@@ -74,6 +77,8 @@ struct ServiceDeps {
   std::function<void(const engines::RolloutResult&, std::size_t prompt_tokens,
                      Duration since_arrival, const std::string& tenant)>
       on_sample;
+  /// Returns the memory that a model takes. May be empty: it is then not limited.
+  std::function<std::size_t(const LoraSettings&)> model_bytes;
   std::function<TimePoint()> now;
   std::function<std::int64_t()> unix_time;  // seconds
   std::function<std::uint64_t()> random;    // 64 bits, for ids and seeds
@@ -199,6 +204,7 @@ private:
     std::string session_id;
     std::string tenant;
     std::string job;  // a name that no other model of this process has had
+    std::size_t bytes = 0;
     RunInfo run;
     bool opening = false;  // the backend opens the job
     bool open = false;
@@ -382,6 +388,7 @@ private:
   std::uint64_t last_job_ = 0;
   std::uint64_t last_use_ = 0;
   FairLimit open_sessions_;
+  FairLimit model_bytes_;  // of the same models
   FairLimit open_models_;  // including jobs that the backend opens for models that have ended
   FairLimit running_samples_;
   std::size_t waiting_bytes_ = 0;

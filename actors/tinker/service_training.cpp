@@ -9,6 +9,7 @@
 
 #include "actors/gateway/tinker/results.hpp"
 #include "actors/tinker/service.hpp"
+#include "base/text/mebibytes.hpp"
 #include "base/text/quote.hpp"
 
 namespace tidemill::actors::tinker {
@@ -57,13 +58,25 @@ void Service::add_model(ExchangeId exchange, const NewModel& request, RunInfo ru
     fail(exchange, {429, "the server or its tenant has too many models; end other sessions first"});
     return;
   }
+  const std::size_t bytes = deps_.model_bytes ? deps_.model_bytes(run.lora) : 0;
+  if (!model_bytes_.fits(session->tenant, bytes)) {
+    fail(exchange, {429,
+                    "lora_config: a model of rank " + std::to_string(run.lora.rank) + " takes " +
+                        mebibytes_text(static_cast<std::int64_t>(bytes)) +
+                        ", and the server or its tenant has less left; end other sessions, or "
+                        "choose a lower rank",
+                    "lora_config"});
+    return;
+  }
   open_models_.take(session->tenant, 1);
+  model_bytes_.take(session->tenant, bytes);
   futures_.add(future, request.session_id, request.digest);
   session->models.insert(id);
   Model& model = models_[id];
   model.session_id = request.session_id;
   model.tenant = session->tenant;
   model.job = id + "#" + std::to_string(++last_job_);
+  model.bytes = bytes;
   model.run = std::move(run);
   model.run.id = id;
   respond_future(exchange, future, id);
@@ -77,11 +90,12 @@ void Service::open_job(const std::string& model_id, std::optional<JobState> stat
   NewJob job{model.job, model.run.lora, model.run.lora.seed.value_or(deps_.random()),
              std::move(state)};
   deps_.backend->open(std::move(job), [this, model_id, name = model.job, tenant = model.tenant,
-                                       result](const Status& status) {
+                                       bytes = model.bytes, result](const Status& status) {
     const auto found = models_.find(model_id);
     if (found == models_.end() || found->second.job != name) {
       deps_.backend->close(name);  // its session has ended meanwhile
       open_models_.give_back(tenant, 1);
+      model_bytes_.give_back(tenant, bytes);
       return;
     }
     found->second.opening = false;
@@ -127,6 +141,7 @@ void Service::end_model(const std::string& id) {
   }
   if (!model.opening) {
     open_models_.give_back(model.tenant, 1);
+    model_bytes_.give_back(model.tenant, model.bytes);
   }
   // Futures of requests that have not ended fail. Those of an ended session are dropped anyway.
   std::vector<std::int64_t> numbers = {0, model.queue.next() - 1};

@@ -32,6 +32,8 @@ struct TinkerDeps {
   HttpServer* http = nullptr;
   DeviceActor device;  // opens jobs, and serves adapters by name
   MakeJobOptions make_job_options;
+  /// Returns the memory that a model takes. May be empty: it is then not limited.
+  std::function<std::size_t(const tinker::LoraSettings&)> model_bytes;
   std::shared_ptr<tinker::CheckpointStore> store;
   ParsePorts parse_ports{};     // parse requests
   WorkPort* io_port = nullptr;  // reads and writes checkpoints, and initializes adapters

@@ -151,6 +151,7 @@ TinkerActor::behavior_type tinker_actor(Self self, TinkerDeps deps) {
       self, state.deps.device, state.deps.make_job_options, run_io, state.deps.base.name);
   tinker::ServiceDeps service;
   service.backend = state.backend.get();
+  service.model_bytes = state.deps.model_bytes;
   service.store = state.deps.store;
   service.run_work = run_io;
   service.respond = [self](ExchangeId exchange, HttpResponse response) {

@@ -300,6 +300,8 @@ void write_end(Self self, const std::string& id, const JobChange& change) {
           retry_later(self);
         } else if (!changed.ok() && change.fine_tuned_model.has_value()) {
           unload(self, *change.fine_tuned_model);
+        } else if (changed.ok() && changed.value().state == JobState::kFailed) {
+          unload(self, state.deps.model_name(changed.value()));  // a version that it has published
         }
         end_run(self, id);
       });
@@ -411,13 +413,31 @@ void on_report(Self self, const std::string& id, const RunWarning& warning) {
   add_report(self, id, std::move(change));
 }
 
+// Ends a run that was stopped or cancelled. What a cancelled job has published is unloaded.
+void stopped(Self self, const std::string& id) {
+  at_store(
+      self, [id](JobStore& jobs) { return jobs.find(id); },
+      [self, id](const Result<JobRecord>& job) {
+        if (job.ok() && job.value().state == JobState::kCancelled && !self->state.stopping) {
+          unload(self, self->state.deps.model_name(job.value()));
+        }
+        if (job.ok() && job.value().state == JobState::kPaused) {
+          JobChange change;
+          change.now = self->state.deps.unix_time();
+          change.event = event_of(self, "The run of the paused job has ended.");
+          add_report(self, id, std::move(change));
+        }
+        end_run(self, id);
+      });
+}
+
 void on_report(Self self, const std::string& id, const Result<RunEnded>& ended) {
   if (ended.status().code() == Errc::kResourceExhausted) {
     pause(self, id, ended.status());
   } else if (!ended.ok()) {
     fail(self, id, ended.status());
   } else if (ended.value().stopped) {
-    end_run(self, id);
+    stopped(self, id);
   } else {
     serve_result(self, id, ended.value());
   }
@@ -594,6 +614,24 @@ caf::typed_response_promise<JobRecord> remove_model(Self self, const std::string
   return promise;
 }
 
+// Returns the last jobs that have models, newest first.
+Result<std::vector<JobRecord>> succeeded_jobs(JobStore& jobs) {
+  std::vector<JobRecord> found;
+  storage::PageQuery query;
+  query.limit = kMaxServedJobs;
+  for (bool more = true; more && found.size() < kMaxServedJobs;) {
+    TIDEMILL_ASSIGN_OR_RETURN(const storage::JobPage page, jobs.list(query));
+    for (const JobRecord& job : page.entries) {
+      if (job.state == JobState::kSucceeded && !job.fine_tuned_model.empty()) {
+        found.push_back(job);
+      }
+      query.after = job.id;
+    }
+    more = page.has_more;
+  }
+  return found;
+}
+
 // Continues the jobs of an earlier server.
 void continue_jobs(Self self) {
   struct Found {
@@ -614,14 +652,7 @@ void continue_jobs(Self self) {
             found.to_queue.push_back(job);
           }
         }
-        storage::PageQuery query;
-        query.limit = kMaxServedJobs;
-        TIDEMILL_ASSIGN_OR_RETURN(const storage::JobPage page, jobs.list(query));
-        for (const JobRecord& job : page.entries) {
-          if (job.state == JobState::kSucceeded && !job.fine_tuned_model.empty()) {
-            found.succeeded.push_back(job);
-          }
-        }
+        TIDEMILL_ASSIGN_OR_RETURN(found.succeeded, succeeded_jobs(jobs));
         return found;
       },
       [self](Result<Found> found) {

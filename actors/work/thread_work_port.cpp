@@ -4,8 +4,10 @@
 #include <deque>
 #include <mutex>
 #include <pthread.h>
+#include <sys/resource.h>
 #include <system_error>
 #include <thread>
+#include <unistd.h>
 #include <utility>
 
 #include <caf/all.hpp>
@@ -17,7 +19,14 @@ namespace {
 
 class ThreadWorkPort final : public WorkPort {
 public:
-  explicit ThreadWorkPort(const std::string& name) : thread_([this] { run_queue(); }) {
+  ThreadWorkPort(const std::string& name, PortPriority priority)
+      : thread_([this, priority] {
+          if (priority == PortPriority::kBackground) {
+            constexpr int kNice = 10;
+            setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);  // of this thread
+          }
+          run_queue();
+        }) {
     constexpr std::size_t kMaxThreadNameLength = 15;
     pthread_setname_np(thread_.native_handle(), name.substr(0, kMaxThreadNameLength).c_str());
   }
@@ -77,9 +86,10 @@ private:
 
 }  // namespace
 
-Result<std::unique_ptr<WorkPort>> make_thread_work_port(const std::string& name) {
+Result<std::unique_ptr<WorkPort>> make_thread_work_port(const std::string& name,
+                                                        PortPriority priority) {
   try {
-    return std::unique_ptr<WorkPort>(std::make_unique<ThreadWorkPort>(name));
+    return std::unique_ptr<WorkPort>(std::make_unique<ThreadWorkPort>(name, priority));
   } catch (const std::system_error& error) {
     return Status(Errc::kResourceExhausted,
                   "the thread of the port `" + name + "` cannot be started: " + error.what());

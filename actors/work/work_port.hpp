@@ -7,6 +7,7 @@
 // submission and the message.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -38,10 +39,17 @@ public:
   virtual void run(Work work, caf::strong_actor_ptr receiver, caf::message done) = 0;
 };
 
+/// How much of the processor the thread of a port gets while other threads want it.
+enum class PortPriority : std::uint8_t {
+  kNormal,
+  kBackground,  // a tenth of what a normal thread gets (nice 10)
+};
+
 /// Starts a port with one thread of its own. `top` shows the thread as `name`, cut to 15
 /// characters. The destructor finishes the queued work.
 /// Errors: `kResourceExhausted` if the thread cannot be started.
-[[nodiscard]] Result<std::unique_ptr<WorkPort>> make_thread_work_port(const std::string& name);
+[[nodiscard]] Result<std::unique_ptr<WorkPort>> make_thread_work_port(
+    const std::string& name, PortPriority priority = PortPriority::kNormal);
 
 /// Makes a port for CAF's test scheduler. Work runs at submission. Its message arrives after the
 /// virtual time that the work returned plus `latency()`, counted from the end of earlier work.

@@ -228,6 +228,21 @@ TEST_F(TunerTest, ACancelledRunEndsAtOnceAndLeavesItsPlace) {
   EXPECT_EQ(runs_[2]->job.id, waiting);
 }
 
+TEST_F(TunerTest, WhatACancelledOrFailedJobHasPublishedIsUnloaded) {
+  const std::string cancelled = create();
+  const std::string failed = create();
+  EXPECT_TRUE(send<JobRecord>(atom::cancel_v, cancelled).ok());
+  EXPECT_TRUE(fake_->adapter_requests.empty()) << "its run has not ended";
+  end(0, true);
+  report(1, Result<actors::RunEnded>(Status(Errc::kInvalidArgument, "rows.jsonl:3: no answer")));
+  ASSERT_EQ(fake_->adapter_requests.size(), 2U);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const auto& request = fake_->adapter_requests[i].request;
+    EXPECT_EQ(request.action, actors::AdapterAction::kUnload);
+    EXPECT_EQ(request.name, "ft:" + (i == 0 ? cancelled : failed));
+  }
+}
+
 TEST_F(TunerTest, ARunThatDoesNotStopInTimeIsCancelled) {
   const std::string id = create();
   const std::string other = create();
@@ -386,6 +401,22 @@ TEST_F(TunerTest, AStoppedTunerEndsAfterItsRunsAndTheNextOneContinues) {
   settle();
   EXPECT_EQ(runs_.back()->job.id, waiting);
   EXPECT_THAT(messages(running), ::testing::Contains("The server has started again."));
+}
+
+TEST_F(TunerTest, CancelledJobsKeepNoModelFromBeingServedAgain) {
+  const std::string id = create();
+  end(0);
+  fake_->adapter_requests.back().reply({});
+  settle();
+  for (int i = 0; i < 101; ++i) {
+    const std::string other = create();
+    EXPECT_TRUE(send<JobRecord>(atom::cancel_v, other).ok());
+    end(runs_.size() - 1, true);
+  }
+  fake_->adapter_requests.clear();
+  spawn();
+  ASSERT_EQ(fake_->adapter_requests.size(), 1U);
+  EXPECT_EQ(fake_->adapter_requests.back().request.path, "runs/" + id);
 }
 
 TEST_F(TunerTest, AdaptersOfEarlierJobsAreServedUntilOneDoesNotFit) {

@@ -47,10 +47,16 @@ TEST(TinkerMemory, TheLongestSequenceFitsEvenIfMemoryIsShort) {
   }
 }
 
-TEST(TinkerMemory, AsManyJobsAreOpenAsFit) {
-  EXPECT_EQ(max_jobs(1000, 100, 64), 10U);
-  EXPECT_EQ(max_jobs(1000, 10, 64), 64U);
-  EXPECT_EQ(max_jobs(1000, 1001, 64), 1U);
+TEST(TinkerMemory, AModelTakesItsActivationsAndSixCopiesOfItsParameters) {
+  const engines::ModelFiles model = planned_model();
+  engines::AdapterConfig config;
+  config.targets.names = {"q_proj"};
+  config.rank = 4;
+  const std::int64_t rows = model.config.num_heads * model.config.head_dim;
+  const std::int64_t parameters =
+      model.config.num_layers * config.rank * (model.config.hidden_size + rows);
+  EXPECT_EQ(tinker_model_bytes(config, model.config, 1000),
+            static_cast<std::size_t>(1000 + 6 * 4 * parameters));
 }
 
 }  // namespace

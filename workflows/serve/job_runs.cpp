@@ -396,7 +396,7 @@ Status check_job(const JobCheck& check, const storage::JobSpec& spec) {
   inputs.validation_path = spec.validation_file.empty() ? "" : "validation.jsonl";
   const auto training = check.store->open_bytes(spec.training_file);
   if (!training.ok()) {
-    return training.status().with_context("training_file");
+    return without_paths(check.server, training.status()).with_context("training_file");
   }
   TIDEMILL_ASSIGN_OR_RETURN(inputs.num_rows, count_lines(training.value()));
   inputs.max_tokens = max_job_tokens(check.server, check.config);

@@ -19,6 +19,22 @@ Status remove_if_there(FileSystem& files, const fs::path& directory, const std::
   return removed.code() == Errc::kNotFound ? Status() : removed;
 }
 
+// Removes what the run in the directory `name` of `folder` no longer needs.
+Status remove_old_run(const fs::path& folder, const std::string& name, FileSystem& files,
+                      storage::JobStore& jobs) {
+  const auto job = jobs.find(name);
+  if (job.status().code() == Errc::kNotFound) {
+    return remove_if_there(files, folder, name);
+  }
+  TIDEMILL_RETURN_IF_ERROR(job.status());
+  if (has_ended(job.value().state)) {
+    TIDEMILL_RETURN_IF_ERROR(remove_if_there(files, folder / name, kCommits));
+  }
+  const bool is_deleted =
+      job.value().state == storage::JobState::kSucceeded && job.value().fine_tuned_model.empty();
+  return is_deleted ? remove_if_there(files, folder / name, kExport) : Status();
+}
+
 }  // namespace
 
 fs::path run_directory(const ServeOptions& server, const std::string& job) {
@@ -32,25 +48,15 @@ Status remove_old_runs(const ServeOptions& server, FileSystem& files, storage::J
   if (!names.ok()) {
     return names.status().code() == Errc::kNotFound ? Status() : names.status();
   }
+  Status first;  // an entry that cannot be removed does not keep the others
   for (const std::string& name : names.value()) {
     if (!name.starts_with("ftjob-") || running.contains(name)) {
       continue;
     }
-    const auto job = jobs.find(name);
-    if (job.status().code() == Errc::kNotFound) {
-      TIDEMILL_RETURN_IF_ERROR(remove_if_there(files, folder, name));
-      continue;
-    }
-    TIDEMILL_RETURN_IF_ERROR(job.status());
-    if (has_ended(job.value().state)) {
-      TIDEMILL_RETURN_IF_ERROR(remove_if_there(files, folder / name, kCommits));
-    }
-    if (job.value().state == storage::JobState::kSucceeded &&
-        job.value().fine_tuned_model.empty()) {
-      TIDEMILL_RETURN_IF_ERROR(remove_if_there(files, folder / name, kExport));
-    }
+    const Status removed = remove_old_run(folder, name, files, jobs);
+    first = first.ok() ? removed : first;
   }
-  return {};
+  return first;
 }
 
 }  // namespace tidemill::workflows

@@ -526,9 +526,9 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
   TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<actors::WorkPort> small_port,
                             start_port("parse-small"));
   TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<actors::WorkPort> constrained_port,
-                            start_port("parse-schema"));
+                            start_port("parse-schema", actors::PortPriority::kBackground));
   TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<actors::WorkPort> large_port,
-                            start_port("parse-large"));
+                            start_port("parse-large", actors::PortPriority::kBackground));
   const actors::ParsePorts parse_ports{small_port.get(), constrained_port.get(), large_port.get()};
   TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<actors::WorkPort> file_port, start_port("files"));
   TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<actors::WorkPort> tuning_port,
@@ -546,9 +546,10 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
   const auto metrics =
       std::make_shared<actors::GatewayMetrics>(model->id, latency_goal(options.serve));
   if (tinker != nullptr) {
-    start_tinker(
-        *tinker, options, opened.files,
-        {http.get(), parse_ports, device_actor, model, metrics, actors::tenancy_of(access)}, run);
+    start_tinker(*tinker, options, opened.files,
+                 {http.get(), parse_ports, device_actor, model, metrics, actors::tenancy_of(access),
+                  plan.server.total()},
+                 run);
   }
   actors::TunerActor tuner;
   if (runs_jobs(options)) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "engines/peft/adapter_spec.hpp"
 #include "engines/runtime/memory_estimate.hpp"
 
 namespace tidemill::workflows {
@@ -44,10 +45,20 @@ void set_job_memory(const engines::ModelConfig& model, DType compute, const Tink
   job.limits = runtime.limits;
 }
 
-std::size_t max_jobs(std::int64_t memory_bytes, std::int64_t job_bytes, std::size_t most) noexcept {
-  const std::int64_t fit = memory_bytes / std::max<std::int64_t>(job_bytes, 1);
-  return static_cast<std::size_t>(
-      std::clamp<std::int64_t>(fit, 1, static_cast<std::int64_t>(most)));
+std::size_t tinker_model_bytes(const engines::AdapterConfig& config,
+                               const engines::ModelConfig& model, std::int64_t activation_bytes) {
+  constexpr std::int64_t kCopies = 6;
+  std::int64_t parameters = 0;
+  const auto modules = engines::resolve_adapter(config, model, "lora_config");
+  if (modules.ok()) {
+    if (const auto spec = engines::adapter_spec(config, modules.value(), model); spec.ok()) {
+      for (const engines::AdaptedModule& module : spec.value()) {
+        parameters += module.rank * (module.in_features + module.out_features);
+      }
+    }
+  }
+  constexpr auto kBytes = static_cast<std::int64_t>(sizeof(float));
+  return static_cast<std::size_t>(activation_bytes + kCopies * kBytes * parameters);
 }
 
 }  // namespace tidemill::workflows

@@ -25,9 +25,12 @@ struct TinkerMemory {
 void set_job_memory(const engines::ModelConfig& model, DType compute, const TinkerMemory& memory,
                     engines::JobOptions& job);
 
-/// Returns how many jobs may be open: as many as have room in `memory_bytes` if each uses its
-/// activations up, at least 1 and at most `most`. `job_bytes` are the activations of one.
-[[nodiscard]] std::size_t max_jobs(std::int64_t memory_bytes, std::int64_t job_bytes,
-                                   std::size_t most) noexcept;
+/// Returns the memory that a job with a new adapter takes: `activation_bytes`, and 6 times its
+/// parameters in f32: the weights, their gradients, the two moments of AdamW, a layout for the
+/// products and a snapshot. Returns `activation_bytes` for a configuration that does not suit the
+/// model, which is refused later.
+[[nodiscard]] std::size_t tinker_model_bytes(const engines::AdapterConfig& config,
+                                             const engines::ModelConfig& model,
+                                             std::int64_t activation_bytes);
 
 }  // namespace tidemill::workflows

@@ -17,7 +17,7 @@
 namespace tidemill::workflows {
 namespace {
 
-// The share of the memory that the activations of all jobs may take, and those of one.
+// The share of the memory that all jobs may take, and that of the activations of one.
 constexpr std::int64_t kShareOfJobs = 2;
 constexpr std::int64_t kShareOfJob = 8;
 
@@ -50,16 +50,23 @@ actors::MakeJobOptions make_job_options(const ServeOptions& options,
   };
 }
 
-// Returns how many jobs may be open. That of a small adapter stands for all of them, because most
-// activations are those of the base.
-std::size_t max_models(const ServeOptions& options, const actors::MakeJobOptions& make_options,
-                       std::size_t most) {
-  actors::tinker::LoraSettings lora;
-  lora.rank = 1;
-  const auto job = make_options(lora, 0, nullptr);
-  return job.ok() ? max_jobs(allowed_memory(options.device) / kShareOfJobs,
-                             job.value().activation_bytes, most)
-                  : most;
+// Limits the memory of all models: to half of what the server may use, and to what its own plan
+// leaves, but to no less than one small model takes. Most activations are those of the base, so
+// that the activations of a small adapter stand for those of all.
+void limit_models(const ServeOptions& options, const engines::ModelFiles& files,
+                  const TinkerPlace& place, actors::TinkerDeps& deps) {
+  actors::tinker::LoraSettings small;
+  small.rank = 1;
+  const auto job = deps.make_job_options(small, 0, nullptr);
+  const std::int64_t activations = job.ok() ? job.value().activation_bytes : 0;
+  deps.model_bytes = [&config = files.config, activations,
+                      base = place.model->id](const actors::tinker::LoraSettings& lora) {
+    return tinker_model_bytes(actors::tinker::to_adapter_config(lora, base), config, activations);
+  };
+  const std::int64_t allowed = allowed_memory(options.device);
+  const std::int64_t left = std::min(allowed / kShareOfJobs, allowed - place.server_bytes);
+  deps.limits.max_model_bytes =
+      std::max(static_cast<std::size_t>(std::max<std::int64_t>(left, 0)), deps.model_bytes(small));
 }
 
 // Returns what clients pass to AutoTokenizer.from_pretrained: the folder of the model, which they
@@ -96,7 +103,7 @@ void start_tinker(TinkerServer& tinker, const ServeOptions& options,
   deps.http = place.http;
   deps.device = place.device;
   deps.make_job_options = make_job_options(options, files, model);
-  deps.limits.max_models = max_models(options, deps.make_job_options, deps.limits.max_models);
+  limit_models(options, files, place, deps);
   deps.store = tinker.store;
   deps.parse_ports = place.parse_ports;
   deps.io_port = tinker.port.get();

@@ -29,6 +29,7 @@ struct TinkerPlace {
   std::shared_ptr<const actors::ServedModel> model;
   std::shared_ptr<actors::GatewayMetrics> metrics;
   actors::Tenancy tenancy = actors::Tenancy::kOne;
+  std::int64_t server_bytes = 0;  // what the server itself takes at most
 };
 
 /// Opens the folder of checkpoints, or returns null if the options name none.

@@ -15,6 +15,8 @@ namespace tidemill::actors::openai {
 namespace {
 
 constexpr std::size_t kMaxAdapterName = 256;  // bytes
+// The longest text to tokenize, whose ids are written as JSON. Units: bytes.
+constexpr std::size_t kMaxTokenizedBytes = std::size_t{2} << 20U;
 
 Json entry(const ServedModel& model, const std::string& id, bool is_adapter) {
   return Json::Object{{"id", id},
@@ -89,6 +91,10 @@ ApiResult<Json> tokenize(std::string_view body, const ServedModel& model, const 
     const bool special = fields.boolean("add_special_tokens").value_or(true);
     if (!text.has_value()) {
       fields.refuse("prompt", "missing; must be text, or give messages");
+    }
+    if (text.has_value() && text->size() > kMaxTokenizedBytes) {
+      fields.refuse("prompt", "a text to tokenize has at most " +
+                                  std::to_string(kMaxTokenizedBytes) + " bytes");
     }
     if (!fields.status().ok()) {
       return refusal(fields);

@@ -4,6 +4,8 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/wire_format_lite.h>
 #include <limits>
 #include <set>
 #include <span>
@@ -26,6 +28,64 @@ static_assert(std::endian::native == std::endian::little, "arrays are little-end
 constexpr std::size_t kMaxMessageBytes = 600;
 // Together with the bound of the body, this bounds the memory of the sequences.
 constexpr int kMaxData = 4096;
+
+// The fields of a body, in all its messages. Parsing takes up to 200 bytes for each.
+constexpr std::size_t kMaxFields = 500'000;
+
+// The messages of a body whose fields are counted.
+enum class Part : std::uint8_t { kRequest, kDatum, kChunk, kText, kInput, kTensor, kOther };
+
+Part part_in(Part message, int field) {
+  switch (message) {
+    case Part::kRequest:
+      return field == 3 ? Part::kDatum : field == 5 || field == 7 ? Part::kInput : Part::kOther;
+    case Part::kDatum: return field == 1 ? Part::kChunk : field == 2 ? Part::kInput : Part::kText;
+    case Part::kChunk: return Part::kText;
+    case Part::kInput: return field == 2 ? Part::kTensor : Part::kOther;
+    case Part::kTensor: return field == 2 ? Part::kText : Part::kOther;
+    default: return Part::kOther;
+  }
+}
+
+// Counts the fields of a message, without making it, down from `left`. Returns whether they are not
+// too many. Stops without an objection where the bytes are no message: parsing then fails there.
+bool count_fields(google::protobuf::io::CodedInputStream& bytes, Part message, std::size_t& left) {
+  using google::protobuf::internal::WireFormatLite;
+  while (const std::uint32_t tag = bytes.ReadTag()) {
+    if (left-- == 0) {
+      return false;
+    }
+    if (WireFormatLite::GetTagWireType(tag) != WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
+      if (!WireFormatLite::SkipField(&bytes, tag)) {
+        return true;
+      }
+      continue;
+    }
+    std::uint32_t size = 0;
+    if (!bytes.ReadVarint32(&size)) {
+      return true;
+    }
+    const int field = WireFormatLite::GetTagFieldNumber(tag);
+    const Part inner = part_in(message, field);
+    constexpr int kShape = 4;  // packed: each byte may be a number
+    if (message == Part::kTensor && field == kShape) {
+      left -= std::min<std::size_t>(left, size);
+    }
+    if (inner == Part::kOther) {
+      if (!bytes.Skip(static_cast<int>(size))) {
+        return true;
+      }
+      continue;
+    }
+    const auto limit = bytes.PushLimit(static_cast<int>(size));
+    if (!count_fields(bytes, inner, left)) {
+      return false;
+    }
+    bytes.Skip(bytes.BytesUntilLimit());
+    bytes.PopLimit(limit);
+  }
+  return true;
+}
 
 // Where a field is: "data[3].loss_fn_inputs.weights".
 std::string input_path(std::size_t datum, std::string_view name) {
@@ -308,6 +368,12 @@ CallResult<ForwardCall> read_forward(std::string_view body, std::string_view con
     body = plain;
   } else if (!content_encoding.empty() && content_encoding != "identity") {
     return RefusedCall{{415, "the Content-Encoding must be zstd or identity"}, std::nullopt};
+  }
+  google::protobuf::io::CodedInputStream bytes(reinterpret_cast<const std::uint8_t*>(body.data()),
+                                               static_cast<int>(body.size()));
+  if (std::size_t left = kMaxFields; !count_fields(bytes, Part::kRequest, left)) {
+    return RefusedCall{{400, "the body has more than " + std::to_string(kMaxFields) + " fields"},
+                       std::nullopt};
   }
   tinker_wire::ForwardBackwardRequest request;
   if (body.size() > kMaxForwardBytes ||

@@ -132,6 +132,36 @@ TEST(TinkerCallsTest, ReadsCompressedBodies) {
               HasSubstr("not a valid ForwardBackwardRequest"));
 }
 
+// Each empty datum takes two bytes here and over a hundred in memory.
+TEST(TinkerCallsTest, RefusesBodiesWithTooManyFieldsBeforeItMakesThem) {
+  const auto refusal = [](const std::string& body) {
+    return refused(tinker::read_forward(body, "", small_model())).error.message;
+  };
+  const auto nested = [](char tag, const std::string& inner) {
+    std::string size;
+    for (std::size_t left = inner.size();;) {
+      size += static_cast<char>((left & 0x7FU) | (left > 0x7FU ? 0x80U : 0U));
+      left >>= 7U;
+      if (left == 0) {
+        return tag + size + inner;
+      }
+    }
+  };
+  std::string many;
+  for (int i = 0; i < 600'000; ++i) {
+    many += std::string("\x1a\0", 2);
+  }
+  EXPECT_THAT(refusal(many), HasSubstr("more than 500000 fields"));
+  std::string chunks;
+  for (int i = 0; i < 600'000; ++i) {
+    chunks += std::string("\x0a\0", 2);
+  }
+  EXPECT_THAT(refusal(nested('\x1a', chunks)), HasSubstr("more than 500000 fields"));
+  const std::string shape = nested('\x22', std::string(600'000, '\x01'));
+  EXPECT_THAT(refusal(nested('\x1a', nested('\x12', nested('\x12', shape)))),
+              HasSubstr("more than 500000 fields"));
+}
+
 TEST(TinkerCallsTest, RefusesWhatItDoesNotSupportByName) {
   const auto message = [](int number) {
     const tinker::RefusedCall call = refused(tinker::read_forward(

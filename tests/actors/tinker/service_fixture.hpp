@@ -47,6 +47,9 @@ protected:
     deps.random = [this] { return ++random_; };
     deps.base = {"base", "/models/base", 64};
     deps.limits = limits_;
+    deps.model_bytes = [](const tinker::LoraSettings& lora) {
+      return static_cast<std::size_t>(lora.rank) * 100;
+    };
     deps.tenancy = tenancy_;
     service_ = std::make_unique<tinker::Service>(std::move(deps));
     service_->start();

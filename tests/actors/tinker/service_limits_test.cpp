@@ -28,6 +28,23 @@ TEST_F(TinkerServiceTest, RequestsBeyondTheLimitAreRefused) {
   ask(call, 400);
 }
 
+TEST_F(TinkerServiceTest, TheMemoryOfAllModelsIsBounded) {
+  limits_.max_model_bytes = 1000;
+  start();
+  const std::string session = new_session();
+  const std::string large = new_model(session, 0, 7);
+  tinker::CreateModel call;
+  call.session_id = session;
+  call.model_seq_id = 1;
+  call.base_model = "base";
+  call.lora.rank = 4;
+  ask(call, 429);
+  new_model(session, 1, 3);  // the number of a refused request is free
+  ask(tinker::UnloadModel{large});
+  backend_.run();
+  new_model(session, 2, 7);
+}
+
 TEST_F(TinkerServiceTest, BytesThatWaitAreBounded) {
   limits_.max_waiting_bytes = 20;  // a request of these tests has 12
   start();
