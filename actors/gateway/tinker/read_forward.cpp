@@ -69,7 +69,10 @@ bool count_fields(google::protobuf::io::CodedInputStream& bytes, Part message, s
     const Part inner = part_in(message, field);
     constexpr int kShape = 4;  // packed: each byte may be a number
     if (message == Part::kTensor && field == kShape) {
-      left -= std::min<std::size_t>(left, size);
+      if (size > left) {
+        return false;
+      }
+      left -= size;
     }
     if (inner == Part::kOther) {
       if (!bytes.Skip(static_cast<int>(size))) {
