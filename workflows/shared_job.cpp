@@ -85,12 +85,14 @@ Status check_job_tokens(const SharedDevice& shared, const LongestRow& longest) {
 }
 
 Status with_server_options(const Status& status) {
-  return status.ok() ? status
-                     : Status(status.code(),
-                              status.message() +
-                                  "; the server leaves more to each job with a larger "
-                                  "device.memory_bytes, or a smaller serve.tuning.max_running, "
-                                  "serve.tuning.job_tokens, serve.kv_bytes or serve.adapter_bytes");
+  return status.ok()
+             ? status
+             : Status(status.code(),
+                      status.message() +
+                          "; the server leaves more to each job with a larger "
+                          "device.memory_bytes, or a smaller serve.tuning.max_running, "
+                          "serve.tuning.job_tokens, serve.kv_bytes or serve.adapter_bytes; a "
+                          "smaller train.adapter.rank needs less");
 }
 
 Result<std::unique_ptr<SharedJob>> SharedJob::open(caf::actor_system& system,

@@ -62,13 +62,15 @@ TEST_F(StepNotesTest, FollowTheInterval) {
   EXPECT_EQ(message_after(kNoteInterval), "") << "no step has begun";
   notes.begin(1, 2, clock.now());
   EXPECT_EQ(message_after(kNoteInterval - Duration(1)), "");
-  EXPECT_EQ(message_after(Duration(1)), "Step 1/2: no sequence trained on yet");
+  EXPECT_EQ(message_after(Duration(1)),
+            "Step 1/2: no sequence trained on yet; an evaluation or rollouts come first");
   share->total = 8;
   share->done = 2;
   EXPECT_EQ(message_after(kNoteInterval - Duration(1)), "");
   EXPECT_EQ(message_after(Duration(1)), "Step 1/2: 2 of 8 sequences trained on");
   notes.begin(2, 2, clock.now());
-  EXPECT_EQ(message_after(kNoteInterval), "Step 2/2: no sequence trained on yet");
+  EXPECT_EQ(message_after(kNoteInterval),
+            "Step 2/2: no sequence trained on yet; an evaluation or rollouts come first");
   notes.begin(3, 2, clock.now());
   EXPECT_EQ(message_after(kNoteInterval), "") << "the run is over";
 }

@@ -249,6 +249,12 @@ Result<std::unique_ptr<engines::ModelRuntime>> open_served_runtime(
                                  : ", and " + mebibytes_text(plan.job_bytes) + " for " +
                                        jobs_text(plan.max_jobs)) +
              (plan.note.empty() ? "" : "; " + plan.note));
+  if (const std::int64_t context = max_positions(options, files.config);
+      context < files.config.max_positions) {
+    run.inform("context: " + std::to_string(context) + " of the model's " +
+               std::to_string(files.config.max_positions) +
+               " tokens, because serve.kv_bytes holds no more");
+  }
   return opened;
 }
 

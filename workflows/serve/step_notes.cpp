@@ -26,7 +26,7 @@ std::optional<actors::StepNote> StepNotes::note(TimePoint now) {
   actors::StepNote note;
   note.message = "Step " + std::to_string(step_) + "/" + std::to_string(steps_) + ": ";
   if (done == 0) {
-    note.message += "no sequence trained on yet";
+    note.message += "no sequence trained on yet; an evaluation or rollouts come first";
     return note;
   }
   note.message += std::to_string(done) + " of " + std::to_string(total) + " sequences trained on";
