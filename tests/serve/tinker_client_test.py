@@ -230,7 +230,7 @@ class TinkerClientTest(unittest.TestCase):
             self.assertEqual(len(passed.loss_fn_outputs[0]["logprobs"].tolist()), length)
         with self.assertRaises(tinker.RequestFailedError) as refused:
             client.forward_backward([long(64)], "cross_entropy").result()
-        self.assertIn("data[0].model_input: has 64 tokens", str(refused.exception))
+        self.assertIn("data[0].model_input: has 65 tokens with the target", str(refused.exception))
 
     def test_linear_losses_of_either_sign(self) -> None:
         # forward_backward_custom sends the gradients of the client's loss as weights.
