@@ -40,7 +40,8 @@ public:
   [[nodiscard]] Duration iteration_limit(bool decodes) const noexcept;
 
   /// Returns how much of `limit` a rollout step may plan for prompts: all of it, unless training is
-  /// owed more than `kOwedForPrefill`. At `kMaxOwed`, 40% are left to training.
+  /// owed more than `kOwedForPrefill`. At `kMaxOwed`, 40% are left to training, and `quota` is at
+  /// least a tenth of the time that the step took.
   [[nodiscard]] Duration prefill_limit(Duration limit) const noexcept;
 
   /// The time that training is owed; negative if it is ahead.

@@ -328,6 +328,20 @@ TEST_F(GoalTest, PromptsThatFillEveryIterationLeaveTimeToTrainingThatIsOwedMuch)
   EXPECT_LT(trained, 0.45) << "prompts come first";
 }
 
+TEST_F(GoalTest, ChunksThatTakeLongerThanAnIterationLeaveATenthToTraining) {
+  TimedJob job(clock_, 3ms, kPlenty);
+  rollout_.work = kPlenty;
+  rollout_.per_prefilled = 4ms;  // 256 ms for the shortest chunk
+  Executor executor(&rollout_, goal_options(0.8), &clock_);
+  executor.add(job);
+  run(executor, 10s);
+  const std::int64_t before = job.units_done;
+  run(executor, 10s);
+  const double trained = static_cast<double>(job.units_done - before) * 3.0 / 10000.0;
+  EXPECT_GT(trained, 0.07);
+  EXPECT_LT(trained, 0.1);
+}
+
 TEST_F(GoalTest, TrainingThatMustRunGetsMoreThanAShortUnit) {
   TimedJob job(clock_, 100us, kPlenty);
   rollout_.work = kPlenty;
