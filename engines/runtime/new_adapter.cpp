@@ -67,6 +67,16 @@ Status check_new_adapter(const AdapterConfig& config, const ModelConfig& model,
   return describe_adapter(config, model, location).status();
 }
 
+Result<std::int64_t> num_low_rank_parameters(const AdapterConfig& config, const ModelConfig& model,
+                                             const std::string& location) {
+  TIDEMILL_ASSIGN_OR_RETURN(const NewAdapter described, describe_adapter(config, model, location));
+  std::int64_t parameters = 0;
+  for (const AdaptedModule& module : described.spec) {
+    parameters += module.rank * (module.in_features + module.out_features);
+  }
+  return parameters;
+}
+
 Result<AdapterFiles> make_adapter(const AdapterConfig& config, const ModelFiles& model,
                                   DType compute, std::uint64_t seed, std::string location) {
   AdapterFiles adapter;

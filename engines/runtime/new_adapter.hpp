@@ -16,6 +16,12 @@ namespace tidemill::engines {
 [[nodiscard]] Status check_new_adapter(const AdapterConfig& config, const ModelConfig& model,
                                        const std::string& location);
 
+/// Returns how many parameters the low-rank products of a new adapter have. Errors: as
+/// `check_new_adapter`.
+[[nodiscard]] Result<std::int64_t> num_low_rank_parameters(const AdapterConfig& config,
+                                                           const ModelConfig& model,
+                                                           const std::string& location);
+
 /// Makes a new adapter for a model, initialized at random from `seed`. At first it changes no
 /// result of a runtime that computes in `compute` (`RuntimeOptions`); see `init_adapter`.
 /// `location` names it in messages, as the folder does for an adapter from files.

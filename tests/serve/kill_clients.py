@@ -364,6 +364,13 @@ class Tuner(Client):
         else:
             self.plans[job] = ""  # it has ended meanwhile
 
+    def wait_for_model(self, server: Server, name: str) -> None:
+        """A server that has just started loads adapters one after another."""
+        deadline = time.monotonic() + SECONDS
+        while name not in [model["id"] for model in self.call(server, "list", "GET", "/v1/models")["data"]]:
+            require(time.monotonic() < deadline, f"{name} is not served")
+            time.sleep(0.1)
+
     def check_end(self, server: Server, record: dict) -> None:
         job, name = record["id"], self.open[record["id"]]
         events = self.list(server, "events", f"/v1/fine_tuning/jobs/{job}/events")
@@ -378,9 +385,7 @@ class Tuner(Client):
             check_events(events, steps, "The job has completed")
             require([one["step_number"] for one in checkpoints] == [steps], checkpoints)
             JobResult(self.stage.jobs, record).check_against(self.expected[name])
-            models = [model["id"] for model in self.call(server, "list", "GET", "/v1/models")["data"]]
-            if server is self.server:  # one that has just started loads adapters one after another
-                require(record["fine_tuned_model"] in models, f"{record['fine_tuned_model']} is not served")
+            self.wait_for_model(server, record["fine_tuned_model"])
         self.stage.count[f"{name} jobs {record['status']}"] += 1
         del self.open[job]
         del record["status_code"]

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "engines/peft/adapter_spec.hpp"
 #include "engines/runtime/memory_estimate.hpp"
+#include "engines/runtime/new_adapter.hpp"
 
 namespace tidemill::workflows {
 namespace {
@@ -48,15 +48,8 @@ void set_job_memory(const engines::ModelConfig& model, DType compute, const Tink
 std::size_t tinker_model_bytes(const engines::AdapterConfig& config,
                                const engines::ModelConfig& model, std::int64_t activation_bytes) {
   constexpr std::int64_t kCopies = 6;
-  std::int64_t parameters = 0;
-  const auto modules = engines::resolve_adapter(config, model, "lora_config");
-  if (modules.ok()) {
-    if (const auto spec = engines::adapter_spec(config, modules.value(), model); spec.ok()) {
-      for (const engines::AdaptedModule& module : spec.value()) {
-        parameters += module.rank * (module.in_features + module.out_features);
-      }
-    }
-  }
+  const auto counted = engines::num_low_rank_parameters(config, model, "lora_config");
+  const std::int64_t parameters = counted.ok() ? counted.value() : 0;
   constexpr auto kBytes = static_cast<std::int64_t>(sizeof(float));
   return static_cast<std::size_t>(activation_bytes + kCopies * kBytes * parameters);
 }
