@@ -508,6 +508,7 @@ caf::typed_response_promise<JobRecord> change_state(Self self, const std::string
                   : changed.status()));
           return;
         }
+        const std::string model = state.deps.model_name(changed.value());
         promise.deliver(std::move(changed).value());
         std::erase(state.queue, id);
         if (next == JobState::kQueued) {
@@ -520,6 +521,8 @@ caf::typed_response_promise<JobRecord> change_state(Self self, const std::string
           } else {
             stop_run(self, id, *run->second);
           }
+        } else if (next == JobState::kCancelled && run == state.runs.end()) {
+          unload(self, model);  // what it had published before it was paused
         }
       });
   return promise;

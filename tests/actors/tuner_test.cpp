@@ -243,6 +243,17 @@ TEST_F(TunerTest, WhatACancelledOrFailedJobHasPublishedIsUnloaded) {
   }
 }
 
+TEST_F(TunerTest, WhatAPausedJobHasPublishedIsUnloadedWhenItIsCancelled) {
+  const std::string id = create();
+  EXPECT_TRUE(send<JobRecord>(atom::pause_v, id).ok());
+  end(0, true);
+  EXPECT_TRUE(fake_->adapter_requests.empty());
+  EXPECT_TRUE(send<JobRecord>(atom::cancel_v, id).ok());
+  ASSERT_EQ(fake_->adapter_requests.size(), 1U);
+  EXPECT_EQ(fake_->adapter_requests[0].request.action, actors::AdapterAction::kUnload);
+  EXPECT_EQ(fake_->adapter_requests[0].request.name, "ft:" + id);
+}
+
 TEST_F(TunerTest, ARunThatDoesNotStopInTimeIsCancelled) {
   const std::string id = create();
   const std::string other = create();
