@@ -118,8 +118,8 @@ TEST_F(RunTest, ADryRunOfAServerSaysWhatItsJobsMayTake) {
   EXPECT_EQ(training.at("job_memory_bytes"), ((std::int64_t{2} << 30U) - total) / 2);
   EXPECT_FALSE(std::filesystem::exists("jobs"));
 
-  // 256 MiB beyond the server are less than a job takes for each of 64 jobs. The room on both sides is
-  // for the program, whose memory is measured and grows from one call to the next.
+  // 256 MiB beyond the server are less than a job takes for each of 64 jobs. The room on both sides
+  // is for the program, whose memory is measured and grows from one call to the next.
   const std::string many = "serve.tuning.max_running=64";
   const auto with_many =
       run({"serve", "server.yaml", "--dry-run", "--json", jobs, many, "device.memory_bytes=8GiB"})
