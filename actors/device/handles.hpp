@@ -50,8 +50,8 @@ using StreamingActor = ServingActor::extend<
     // Replies with how busy it is.
     caf::replies_to<atom::status>::with<DeviceUsage>>;
 
-/// TRAINING: trains one model, one request at a time. A request fails with `kUnavailable` if another
-/// one is pending or if the device has no training job.
+/// TRAINING: trains one model, one request at a time. A request fails with `kUnavailable` if
+/// another one is pending or if the device has no training job.
 using TrainingActor = caf::typed_actor<
     // Trains on one batch and replies with the new weights, or only scores the batch. A request
     // that fails publishes nothing, but the working weights keep the updates of the minibatches
@@ -65,13 +65,13 @@ using TrainingActor = caf::typed_actor<
     caf::replies_to<atom::restore, TrainingState>::with<PolicyVersion>>;
 
 /// JOBS: trains any number of adapters over one base, each in a job of its own. A request names its
-/// job, and fails with `kNotFound` if the job is not open, or with `kUnavailable` if another request
-/// of the job is pending. The results of a job do not depend on other jobs or on generation, bit for
-/// bit.
+/// job, and fails with `kNotFound` if the job is not open, or with `kUnavailable` if another
+/// request of the job is pending. The results of a job do not depend on other jobs or on
+/// generation, bit for bit.
 using JobsActor = caf::typed_actor<
     // Opens a job. Replies with its id. Fails with the errors of `ModelRuntime::open_job`, with
-    // `kInvalidArgument` if the id is already in use or the weight is not positive, or with `kUnimplemented`
-    // if the device opens no jobs.
+    // `kInvalidArgument` if the id is already in use or the weight is not positive, or with
+    // `kUnimplemented` if the device opens no jobs.
     caf::replies_to<atom::open, std::shared_ptr<const JobOpening>>::with<JobId>,
     // Ends a job and frees its memory. Its pending request fails with `kUnavailable`. Unknown ids
     // are ignored.

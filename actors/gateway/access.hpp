@@ -35,9 +35,9 @@ struct AccessRules {
                                                                     const AccessRules& rules);
 
 /// Checks that a request has a key that permits `scope`, in the header `Authorization: Bearer KEY`,
-/// or in `X-API-Key`; if both are present, the first counts. A prefix "tml-", which Tinker's package
-/// requires of keys, is removed before the comparison.
-/// Errors: 401 without a valid key, 403 if it does not permit the scope.
+/// or in `X-API-Key`; if both are present, the first counts. A prefix "tml-", which Tinker's
+/// package requires of keys, is removed before the comparison. Errors: 401 without a valid key, 403
+/// if it does not permit the scope.
 [[nodiscard]] std::optional<openai::ApiError> check_key(const HttpRequest& request,
                                                         const AccessRules& rules, KeyScope scope);
 
