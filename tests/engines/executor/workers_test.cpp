@@ -8,6 +8,7 @@
 #include <iterator>
 #include <memory>
 #include <mutex>
+#include <sched.h>
 #include <set>
 #include <thread>
 #include <utility>
@@ -72,6 +73,48 @@ TEST(Workers, RunsManyLoopsInARowAndAfterASleep) {
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
   workers.parallel_for(9, 1, add);
   EXPECT_EQ(sum.load(), 20001 * 9);
+}
+
+// Keeps this thread, and those that it starts, on one processor.
+class OnOneProcessor {
+public:
+  OnOneProcessor() {
+    EXPECT_EQ(sched_getaffinity(0, sizeof(before_), &before_), 0);
+    int first = 0;
+    while (!CPU_ISSET(first, &before_)) {
+      ++first;
+    }
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(first, &one);
+    EXPECT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+  }
+  ~OnOneProcessor() { EXPECT_EQ(sched_setaffinity(0, sizeof(before_), &before_), 0); }
+  OnOneProcessor(const OnOneProcessor&) = delete;
+  OnOneProcessor& operator=(const OnOneProcessor&) = delete;
+
+private:
+  cpu_set_t before_{};
+};
+
+TEST(Workers, TheCallerTakesThePartsOfMembersThatDoNotRun) {
+  const OnOneProcessor one;
+  Workers workers(3);
+  const auto caller = std::this_thread::get_id();
+  std::atomic<int> parts{0};
+  std::atomic<int> taken{0};
+  constexpr int kLoops = 5000;
+  for (int i = 0; i < kLoops; ++i) {
+    workers.parallel_for(3, 1, [&](std::int64_t begin, std::int64_t end) {
+      EXPECT_EQ(end, begin + 1);
+      ++parts;
+      if (begin > 0 && std::this_thread::get_id() == caller) {
+        ++taken;
+      }
+    });
+  }
+  EXPECT_EQ(parts.load(), 3 * kLoops);
+  EXPECT_GT(taken.load(), 0);
 }
 
 TEST(Workers, DifferentThreadsMayCall) {
