@@ -100,11 +100,12 @@ MemoryPlan make_memory_plan(const engines::ModelFiles& model,
   plan.stream_bytes = load.stream_bytes;
   plan.best_bytes = load.keeps_best ? plan.engine.published_bytes : 0;
   plan.constraint_bytes = load.constraint_bytes;
-  // Given weights are already in the process's memory. They count as weights, not as program.
-  plan.program_bytes =
-      load.engine.shares_base
-          ? 0
-          : std::max<std::int64_t>(program_bytes().value_or(0) - plan.engine.preloaded_bytes, 0);
+  if (!load.engine.shares_base) {
+    const std::int64_t used =
+        load.program_bytes.has_value() ? *load.program_bytes : program_bytes().value_or(0);
+    // Given weights are already in the process's memory. They count as weights, not as program.
+    plan.program_bytes = std::max<std::int64_t>(used - plan.engine.preloaded_bytes, 0);
+  }
   return plan;
 }
 

@@ -75,11 +75,13 @@ struct RunLoad {
   std::int64_t stream_bytes = 0;
   bool keeps_best = false;  // `eval.keep_best`
   std::int64_t constraint_bytes = 0;
+  /// Memory that the process uses before the run. Without it, the plan measures it.
+  std::optional<std::int64_t> program_bytes = {};
 };
 
-/// Returns the memory plan of a run or server that has not started yet. Counts the memory that the
-/// process uses at the time of the call as `program_bytes`, unless the load shares a base
-/// (`MemoryLoad::shares_base`).
+/// Returns the memory plan of a run or server that has not started yet. Unless the load shares a
+/// base (`MemoryLoad::shares_base`), counts as `program_bytes` what the process uses without the
+/// weights.
 [[nodiscard]] MemoryPlan make_memory_plan(const engines::ModelFiles& model,
                                           const engines::RuntimeOptions& runtime,
                                           const RunLoad& load);

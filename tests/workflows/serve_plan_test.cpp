@@ -17,8 +17,8 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// The process may grow by this between two plans, which count its memory.
-constexpr std::int64_t kGrowth = std::int64_t{4} << 20U;
+// What the process uses before the server starts.
+constexpr std::int64_t kProgramBytes = std::int64_t{20} << 20U;
 
 ServeOptions server() {
   ServeOptions options;
@@ -30,7 +30,7 @@ ServeOptions server() {
 }
 
 Result<ServerPlan> plan_of(const ServeOptions& options) {
-  return plan_memory(options, SystemClock());
+  return plan_memory(options, SystemClock(), kProgramBytes);
 }
 
 // Returns what a default job with the longest sequence takes at least.
@@ -49,7 +49,7 @@ std::int64_t memory_for(std::int32_t jobs) {
   options.serve.tuning.max_running = jobs;
   const auto plan = plan_of(options);
   EXPECT_TRUE(plan.ok()) << plan.status().to_string();
-  return plan.value().server.total() + jobs * job_bytes() + kGrowth;
+  return plan.value().server.total() + jobs * job_bytes();
 }
 
 TEST(ServePlan, FourJobsTrainAtATimeByDefault) {
@@ -88,7 +88,7 @@ TEST(ServePlan, AGivenNumberOfJobsMustFit) {
 
 TEST(ServePlan, OneJobMustFit) {
   ServeOptions options = server();
-  options.device.memory_bytes = memory_for(1) - kGrowth - job_bytes() / 2;
+  options.device.memory_bytes = memory_for(1) - 1;
   EXPECT_THAT(plan_of(options).status().message(),
               AllOf(StartsWith("device.memory_bytes: "),
                     HasSubstr(" for a job with a sequence of 64 tokens; raise "

@@ -23,6 +23,7 @@
 #include "workflows/memory_plan.hpp"
 #include "workflows/model_run.hpp"
 #include "workflows/process_limits.hpp"
+#include "workflows/process_memory.hpp"
 #include "workflows/serve/job_config.hpp"
 #include "workflows/serve/job_runs.hpp"
 #include "workflows/serve/run_folders.hpp"
@@ -174,8 +175,10 @@ JobMemory plan_job(const ServeOptions& options, TrainedModel& model) {
 
 // Plans a server on which `jobs` jobs train at the same time.
 ServerPlan plan_with_jobs(const ServeOptions& options, const engines::ModelFiles& files,
-                          engines::RuntimeOptions runtime, std::int64_t jobs) {
+                          engines::RuntimeOptions runtime, std::int64_t program,
+                          std::int64_t jobs) {
   RunLoad load;
+  load.program_bytes = program;
   load.engine.publishes = false;
   load.engine.snapshots = 1;
   load.engine.commits = false;
@@ -206,11 +209,14 @@ Status no_room_for_jobs(const ServeOptions& options, const ServerPlan& plan, con
       "serve.adapter_bytes");
 }
 
-// Plans the memory of a server with the options `runtime`. Without `serve.tuning.max_running`, as
+// Plans the memory of a server with the options `runtime` in a process that uses
+// `measured` bytes; without them, measures it. Without `serve.tuning.max_running`, as
 // many jobs train at the same time as fit, up to `kDefaultJobs`.
 Result<ServerPlan> plan_server(const ServeOptions& options, const engines::ModelFiles& files,
-                               const engines::RuntimeOptions& runtime, const JobMemory& job) {
-  const ServerPlan alone = plan_with_jobs(options, files, runtime, 0);
+                               const engines::RuntimeOptions& runtime, const JobMemory& job,
+                               std::optional<std::int64_t> measured = {}) {
+  const std::int64_t program = measured.has_value() ? *measured : program_bytes().value_or(0);
+  const ServerPlan alone = plan_with_jobs(options, files, runtime, program, 0);
   TIDEMILL_RETURN_IF_ERROR(check_memory(alone.server, options.device));
   if (!runs_jobs(options)) {
     return alone;
@@ -220,14 +226,15 @@ Result<ServerPlan> plan_server(const ServeOptions& options, const engines::Model
   ServerPlan plan;
   std::int64_t fits = most;
   for (; fits > 0; --fits) {
-    plan = plan_with_jobs(options, files, runtime, fits);
+    plan = plan_with_jobs(options, files, runtime, program, fits);
     if (plan.job_bytes >= job.bytes) {
       break;
     }
   }
   if (fits == 0 || (wanted.has_value() && fits < most)) {
     const std::int64_t asked = wanted.has_value() ? most : 1;
-    return no_room_for_jobs(options, plan_with_jobs(options, files, runtime, asked), job, fits);
+    return no_room_for_jobs(options, plan_with_jobs(options, files, runtime, program, asked), job,
+                            fits);
   }
   if (fits < most) {
     plan.note = "memory is enough for " + std::to_string(fits) + " of the " + std::to_string(most) +
@@ -493,13 +500,14 @@ std::string jobs_text(std::int64_t jobs) {
                    : "each of " + std::to_string(jobs) + " fine-tuning jobs";
 }
 
-Result<ServerPlan> plan_memory(const ServeOptions& options, const Clock& clock) {
+Result<ServerPlan> plan_memory(const ServeOptions& options, const Clock& clock,
+                               std::optional<std::int64_t> program) {
   TIDEMILL_ASSIGN_OR_RETURN(TrainedModel opened, open_model(options));
   const JobMemory job = plan_job(options, opened);
   TIDEMILL_ASSIGN_OR_RETURN(const std::shared_ptr<const ServedModel> model,
                             describe_model(options, opened.files, 0));
   return plan_server(options, opened.files,
-                     runtime_options(options, opened.files, clock, model->tokenizer), job);
+                     runtime_options(options, opened.files, clock, model->tokenizer), job, program);
 }
 
 Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {

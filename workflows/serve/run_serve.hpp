@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <variant>
 
@@ -62,9 +63,11 @@ struct ServerPlan {
 /// Returns "each of 4 fine-tuning jobs", or "one fine-tuning job".
 [[nodiscard]] std::string jobs_text(std::int64_t jobs);
 
-/// Plans the memory of a server that is not started.
+/// Plans the memory of a server that is not started. `program` is what the process uses before it
+/// starts, in bytes; without it, the plan measures it.
 /// Errors: those of `run_serve` about the model and the memory.
-[[nodiscard]] Result<ServerPlan> plan_memory(const ServeOptions& options, const Clock& clock);
+[[nodiscard]] Result<ServerPlan> plan_memory(const ServeOptions& options, const Clock& clock,
+                                             std::optional<std::int64_t> program = {});
 
 /// Opens the model and serves it until a stop is requested.
 /// Errors: `kInvalidArgument` and `kNotFound` naming the key or the file; `kUnavailable` naming the
