@@ -488,7 +488,10 @@ caf::typed_response_promise<JobRecord> change_state(Self self, const std::string
   at_store(
       self,
       [id, change = std::move(wanted)](JobStore& jobs) -> Result<JobRecord> {
-        TIDEMILL_ASSIGN_OR_RETURN(const JobRecord job, jobs.find(id));
+        TIDEMILL_ASSIGN_OR_RETURN(JobRecord job, jobs.find(id));
+        if (change.state == job.state && job.state != JobState::kQueued) {
+          return job;  // a client repeats a request whose response it has lost
+        }
         // The store lets a running job be queued again, for a server that starts again.
         if (change.state == JobState::kQueued && job.state != JobState::kPaused) {
           return invalid_argument(id + ": a job that is " +

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <sqlite3.h>
+#include <sys/stat.h>
 #include <system_error>
 #include <utility>
 
@@ -116,6 +117,13 @@ Result<std::unique_ptr<Database>> Database::open(const std::filesystem::path& pa
     return database->failed(error);
   }
   TIDEMILL_RETURN_IF_ERROR(database->set_up(schema, max_bytes));
+  struct stat found {};
+  if (::stat(path.c_str(), &found) != 0) {
+    return Status(Errc::kUnavailable,
+                  path.string() + ": cannot open: " + std::generic_category().message(errno));
+  }
+  database->device_ = found.st_dev;
+  database->inode_ = found.st_ino;
   return database;
 }
 
@@ -125,6 +133,19 @@ Database::~Database() {
 
 std::int64_t Database::num_changed() const {
   return sqlite3_changes64(handle_);
+}
+
+Status Database::check_in_place() {
+  TIDEMILL_RETURN_IF_ERROR(failure_);
+  struct stat found {};
+  if (inode_ == 0) {
+    return {};  // is being opened
+  }
+  if (::stat(path_.c_str(), &found) != 0 || found.st_dev != device_ || found.st_ino != inode_) {
+    failure_ = corrupt_data(path_.string() +
+                            ": was removed or replaced while it was open; restart the server");
+  }
+  return failure_;
 }
 
 Status Database::failed(int code) {
@@ -238,7 +259,12 @@ Status Database::check(const DatabaseSchema& schema) {
 // -- transactions ---------------------------------------------------------------------------------
 
 Transaction::Transaction(Database& database)
-    : database_(database), begun_(database.execute("BEGIN IMMEDIATE")), open_(begun_.ok()) {}
+    : database_(database), begun_(database.check_in_place()) {
+  if (begun_.ok()) {
+    begun_ = database.execute("BEGIN IMMEDIATE");
+  }
+  open_ = begun_.ok();
+}
 
 Transaction::~Transaction() {
   if (open_) {

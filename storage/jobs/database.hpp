@@ -106,6 +106,10 @@ public:
   /// Returns the number of rows that the last `execute` has changed.
   [[nodiscard]] std::int64_t num_changed() const;
 
+  /// Checks that the path still names the file that is open, whose changes would be lost otherwise.
+  /// Errors: `kCorruptData`, after which all calls fail.
+  [[nodiscard]] Status check_in_place();
+
 private:
   friend class Statement;
   Database(std::filesystem::path path, sqlite3* handle) : path_(std::move(path)), handle_(handle) {}
@@ -119,6 +123,8 @@ private:
 
   std::filesystem::path path_;
   sqlite3* handle_;
+  std::uint64_t device_ = 0;  // of the file, and its inode: both 0 until it is open
+  std::uint64_t inode_ = 0;
   Status failure_;
 };
 
@@ -142,7 +148,7 @@ public:
 private:
   Database& database_;
   Status begun_;
-  bool open_;
+  bool open_ = false;
 };
 
 }  // namespace tidemill::storage

@@ -130,6 +130,7 @@ Result<std::shared_ptr<JobDirectory>> JobDirectory::open(JobDirectoryOptions opt
                                        options.path,
                                        std::move(options.random_bits),
                                        std::move(database),
+                                       DiskReserve(options.path / "reserve"),
                                        {}}));
 }
 

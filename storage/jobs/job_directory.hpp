@@ -5,6 +5,7 @@
 //   lock        held while the directory is open
 //   jobs.db     a SQLite database: the metadata of files, the jobs, their events and checkpoints
 //   files/ID    the bytes of each file
+//   reserve     room for the ends of jobs if the disk is full
 //
 // A change is one transaction of the database, which is durable when the call returns. The bytes of
 // a file are durable before its row is written, and its row is removed before its bytes. A crash

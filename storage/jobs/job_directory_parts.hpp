@@ -11,6 +11,7 @@
 
 #include "storage/checkpoint/run_lock.hpp"
 #include "storage/jobs/database.hpp"
+#include "storage/jobs/disk_reserve.hpp"
 #include "storage/jobs/job_directory.hpp"
 
 namespace tidemill::storage {
@@ -21,7 +22,8 @@ struct JobDirectory::Parts {
   std::filesystem::path root;
   std::function<std::uint64_t()> random_bits;
   std::unique_ptr<Database> database;
-  /// Held while the database or `random_bits` is used.
+  DiskReserve reserve;
+  /// Held while the database, the reserve or `random_bits` is used.
   std::mutex mutex;
 
   [[nodiscard]] std::filesystem::path folder() const { return root / "files"; }

@@ -301,6 +301,24 @@ Result<std::vector<JobRecord>> JobStore::unfinished() {
 Result<JobRecord> JobStore::change(const std::string& id, const JobChange& change) {
   auto& parts = directory_->parts();
   const std::lock_guard lock(parts.mutex);
+  auto changed = try_change(id, change);
+  if (!change.state.has_value()) {
+    return changed;
+  }
+  const bool may_take = *change.state == JobState::kPaused || has_ended(*change.state);
+  while (changed.status().code() == Errc::kResourceExhausted && may_take &&
+         parts.reserve.give_back()) {
+    changed = try_change(id, change);
+  }
+  if (changed.ok()) {
+    parts.reserve.refill();
+  }
+  return changed;
+}
+
+// Changes a job if there is room. Requires the mutex.
+Result<JobRecord> JobStore::try_change(const std::string& id, const JobChange& change) {
+  auto& parts = directory_->parts();
   Transaction transaction(*parts.database);
   TIDEMILL_RETURN_IF_ERROR(transaction.begun());
   TIDEMILL_ASSIGN_OR_RETURN(JobRecord job, find_job(*parts.database, id));

@@ -72,7 +72,8 @@ public:
   [[nodiscard]] Result<std::vector<JobRecord>> unfinished();
 
   /// Changes a job, and adds the event and the checkpoint, in one transaction. Returns the job as
-  /// it is then.
+  /// it is then. If the disk is full, a change to `kPaused`, or to a state in which the job has
+  /// ended, takes room from a reserve of the directory.
   /// Errors: `kInvalidArgument` if the state cannot follow the current one, or a text is too long;
   /// as `add_checkpoint`.
   [[nodiscard]] Result<JobRecord> change(const std::string& id, const JobChange& change);
@@ -97,6 +98,7 @@ public:
   [[nodiscard]] Result<JobCheckpointPage> checkpoints(const PageQuery& query);
 
 private:
+  [[nodiscard]] Result<JobRecord> try_change(const std::string& id, const JobChange& change);
   [[nodiscard]] Status check_file(std::string_view field, const std::string& id);
   [[nodiscard]] Status make_room();
   [[nodiscard]] Result<JobEvent> insert_event(std::int64_t job, JobEvent event);

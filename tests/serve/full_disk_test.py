@@ -135,6 +135,26 @@ class FullDiskTest(unittest.TestCase):
                 job = self.create(server, self.spec(server))
                 return JobResult(jobs, self.wait(server, job, "succeeded", "failed"))
 
+    def test_jobs_can_be_cancelled_and_paused(self) -> None:
+        disk = Disk(24)
+        self.addCleanup(disk.close)
+        jobs = disk.path / "jobs"
+        with Server(PROGRAM, MODEL, f"serve.jobs_path={jobs}", "device.threads=1") as server:
+            spec = self.spec(server)
+            first, second = self.create(server, spec), self.create(server, spec)
+            self.wait_for_metrics(server, first)
+            self.wait_for_metrics(server, second)
+            for job, verb in ((first, "pause"), (first, "cancel"), (second, "cancel"), (second, "cancel")):
+                disk.fill()
+                status, changed = server.request("POST", f"/v1/fine_tuning/jobs/{job}/{verb}")
+                self.assertEqual(status, 200, changed)
+                self.assertEqual(changed["status"], {"pause": "paused", "cancel": "cancelled"}[verb])
+            server.stop(signal.SIGKILL)
+        disk.make_room()
+        with Server(PROGRAM, MODEL, f"serve.jobs_path={jobs}", "device.threads=1") as again:
+            for job in (first, second):
+                self.assertEqual(self.job(again, job)["status"], "cancelled")
+
     def test_jobs_pause_and_uploads_are_refused(self) -> None:
         expected = self.run_undisturbed()
         disk = Disk(24)

@@ -69,6 +69,17 @@ TEST_F(JobDamageTest, RefusesOtherVersionsAndPrograms) {
 }
 
 // Damages the file at random places. Every call either works or fails with a status.
+TEST_F(JobDamageTest, RefusesToWriteADatabaseThatWasRemoved) {
+  reopen();
+  const std::string file = put_file("abc");
+  std::filesystem::rename(root() / "jobs.db", root() / "elsewhere");
+  const Status status = jobs().create(some_spec(file), 1).status();
+  EXPECT_EQ(status.code(), Errc::kCorruptData);
+  EXPECT_THAT(status.message(), HasSubstr("was removed or replaced while it was open"));
+  std::ofstream(root() / "jobs.db") << "another";
+  EXPECT_EQ(jobs().create(some_spec(file), 1).status().code(), Errc::kCorruptData);
+}
+
 TEST_F(JobDamageTest, SurvivesDamageAnywhere) {
   const std::string whole = content();
   RandomStream random(3);
