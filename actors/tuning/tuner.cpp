@@ -337,6 +337,7 @@ void fail(Self self, const std::string& id, const Status& why) {
   JobChange change = change_to(self, JobState::kFailed, "The job has failed: " + why.message(),
                                EventLevel::kError);
   change.error = storage::JobError{std::string(errc_name(why.code())), why.message(), ""};
+  self->state.deps.log(id + ": " + change.event->message);
   write_end(self, id, change);
 }
 
@@ -558,6 +559,23 @@ caf::typed_response_promise<JobRecord> create(Self self, storage::JobSpec spec) 
   return promise;
 }
 
+// Logs that a model of an earlier server is not served, and tells its owner.
+void report_unserved(Self self, const JobRecord& job, const Status& why) {
+  self->state.deps.log(job.fine_tuned_model + ": is not served: " + why.message());
+  JobEvent event =
+      event_of(self, "The model is not served: its adapter cannot be loaded.", EventLevel::kWarn);
+  at_store(
+      self,
+      [id = job.id, event = std::move(event)](JobStore& jobs) {
+        return jobs.add_event(id, event).status();
+      },
+      [self](const Status& added) {
+        if (!added.ok()) {
+          self->state.deps.log("fine-tuning jobs: " + added.message());
+        }
+      });
+}
+
 // Loads the adapters of `to_serve` one after another, until one does not fit.
 void serve_adapters(Self self) {
   auto& to_serve = self->state.to_serve;
@@ -574,7 +592,7 @@ void serve_adapters(Self self) {
       left.pop_front();
     }
     if (!loaded.ok()) {
-      self->state.deps.log(job.fine_tuned_model + ": is not served: " + loaded.message());
+      report_unserved(self, job, loaded);
     }
     if (loaded.code() == Errc::kResourceExhausted) {
       left.clear();

@@ -449,6 +449,7 @@ TEST_F(TunerTest, AdaptersOfEarlierJobsAreServedUntilOneDoesNotFit) {
   settle();
   EXPECT_EQ(fake_->adapter_requests.size(), 2U);
   EXPECT_THAT(log_, ElementsAre(HasSubstr("no memory")));
+  EXPECT_THAT(messages(ids[1]), ::testing::Contains(HasSubstr("The model is not served")));
 }
 
 TEST_F(TunerTest, ADeletedModelIsUnloadedAndNotServedAgain) {

@@ -184,7 +184,11 @@ private:
       if (!call_.stream) {
         fields_.refuse("stream_options", "needs stream");
       }
-      stream.refuse_others({"include_usage"});
+      // OpenAI's API pads events so that their sizes tell less. This server does not.
+      if (stream.boolean("include_obfuscation").value_or(false)) {
+        stream.refuse("include_obfuscation", "events are not padded; only false is supported");
+      }
+      stream.refuse_others({"include_usage", "include_obfuscation"});
       take(stream);
     }
   }
@@ -321,12 +325,22 @@ private:
     }
   }
 
+  std::optional<std::int64_t> read_max_tokens(const char* field) {
+    constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
+    const auto wanted = fields_.integer(field, {call_.echo ? 0 : 1, kAny});
+    if (wanted.value_or(0) > model_.max_positions) {
+      code_ = kContextCode;
+      fields_.refuse(field, std::to_string(*wanted) + " tokens exceed the context of " +
+                                std::to_string(model_.max_positions) + " tokens");
+    }
+    return wanted;
+  }
+
   void read_length() {
-    const IntegerRange range{call_.echo ? 0 : 1, model_.max_positions};
-    const auto max_tokens = fields_.integer("max_tokens", range);
+    const auto max_tokens = read_max_tokens("max_tokens");
     std::optional<std::int64_t> limit = max_tokens;
     if (call_.form == GenerationForm::kChat) {
-      limit = fields_.integer("max_completion_tokens", range);
+      limit = read_max_tokens("max_completion_tokens");
       if (limit.has_value() && max_tokens.has_value() && *limit != *max_tokens) {
         fields_.refuse("max_tokens", "differs from max_completion_tokens");
       }

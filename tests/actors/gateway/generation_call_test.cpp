@@ -130,7 +130,7 @@ TEST_F(GenerationCallTest, ReadsSettings) {
          "presence_penalty": 1, "frequency_penalty": -1, "repetition_penalty": 1.5,
          "logit_bias": {"65": -100, "66": 1.5}, "seed": -3, "max_tokens": 5, "stop": "end",
          "stop_token_ids": [9], "logprobs": 2, "echo": true, "stream": true,
-         "stream_options": {"include_usage": true}, "user": "me", "best_of": 1, "suffix": null,
+         "stream_options": {"include_usage": true, "include_obfuscation": false}, "user": "me", "best_of": 1, "suffix": null,
          "cache_salt": "mine")");
   const engines::SamplingOptions& sampling = made.settings.sampling;
   EXPECT_EQ(sampling.temperature, 0.5F);
@@ -188,6 +188,8 @@ TEST_F(GenerationCallTest, NamesTheOffendingField) {
       {R"(, "logit_bias": {"5": 101})", "logit_bias"},
       {R"(, "stream_options": {"include_usage": true})", "stream_options"},
       {R"(, "stream": true, "stream_options": {"x": 1})", "stream_options.x"},
+      {R"(, "stream": true, "stream_options": {"include_obfuscation": true})",
+       "stream_options.include_obfuscation"},
       {R"(, "best_of": 2)", "best_of"},
       {R"(, "suffix": "x")", "suffix"},
       {R"(, "grammar": "x")", "grammar"},
@@ -347,6 +349,14 @@ TEST_F(GenerationCallTest, RefusesPromptsThatCannotBeUsed) {
                                 R"({"model": "base", "prompt": ")" + std::string(60, 'x') + "\"}");
   EXPECT_EQ(full.code, "context_length_exceeded");
   EXPECT_EQ(full.message, "prompt: 60 tokens and 16 new tokens exceed the context of 64 tokens");
+  for (const char* field : {"max_tokens", "max_completion_tokens"}) {
+    const ApiError wide =
+        refused(GenerationForm::kChat,
+                R"({"model": "base", "messages": [{"role": "user", "content": "x"}], ")" +
+                    std::string(field) + R"(": 65})");
+    EXPECT_EQ(wide.code, "context_length_exceeded");
+    EXPECT_EQ(wide.message, field + std::string(": 65 tokens exceed the context of 64 tokens"));
+  }
   const auto chat_param = [&](const std::string& messages) {
     return refused(GenerationForm::kChat, R"({"model": "base", "messages": )" + messages + "}")
         .param;
