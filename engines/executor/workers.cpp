@@ -2,7 +2,7 @@
 // A fork-join team. Each member waits on its own ticket and spins briefly before it sleeps. So the
 // loops of a forward pass cost no system calls, and an idle engine costs no processor time.
 //
-// A member claims its part of a loop before it runs it. The caller claims the parts whose members
+// A member takes its part of a loop before it runs it. The caller takes the parts whose members
 // have not begun by the time its own part is done. So a loop does not wait for a thread that has no
 // processor, which would take milliseconds on a machine with other busy threads.
 #include "engines/executor/workers.hpp"
@@ -45,9 +45,9 @@ void wait_while_equal(const std::atomic<std::uint32_t>& word, std::uint32_t old)
 struct Workers::Team {
   // One cache line per member, so that waking one does not disturb the others.
   struct alignas(64) Member {
-    std::atomic<std::uint32_t> ticket{0};   // counts the loops that have a part for the member
-    std::atomic<std::uint32_t> claimed{0};  // counts those of them whose part has begun
-    std::int64_t begin = 0;                 // of the part; constant while it may be claimed
+    std::atomic<std::uint32_t> ticket{0};  // counts the loops that have a part for the member
+    std::atomic<std::uint32_t> taken{0};   // counts those of them whose part has begun
+    std::int64_t begin = 0;                // of the part; constant while it may be taken
     std::int64_t end = 0;
   };
 
@@ -62,7 +62,7 @@ struct Workers::Team {
       if (stopping.load(std::memory_order_relaxed)) {
         return;
       }
-      if (claim(member, seen) && run_part(member)) {
+      if (take(member, seen) && run_part(member)) {
         finished.fetch_add(1, std::memory_order_release);
         finished.notify_one();
       }
@@ -71,12 +71,12 @@ struct Workers::Team {
 
   // Returns whether the calling thread is to run the member's part of the loop that `ticket`
   // counts.
-  static bool claim(Member& member, std::uint32_t ticket) {
+  static bool take(Member& member, std::uint32_t ticket) {
     std::uint32_t before = ticket - 1;
-    return member.claimed.compare_exchange_strong(before, ticket, std::memory_order_acq_rel);
+    return member.taken.compare_exchange_strong(before, ticket, std::memory_order_acq_rel);
   }
 
-  // Runs a part that the calling thread has claimed. Returns whether it was the last one to end.
+  // Runs a part that the calling thread has taken. Returns whether it was the last one to end.
   bool run_part(const Member& member) {
     (*body)(member.begin, member.end);
     return pending.fetch_sub(1, std::memory_order_acq_rel) == 1;
@@ -157,7 +157,7 @@ void Workers::parallel_for(std::int64_t n, std::int64_t grain,
   body(0, start_of(1));
   for (std::int64_t part = 1; part < parts; ++part) {
     Team::Member& member = team.members[static_cast<std::size_t>(part)];
-    if (Team::claim(member, member.ticket.load(std::memory_order_relaxed)) &&
+    if (Team::take(member, member.ticket.load(std::memory_order_relaxed)) &&
         team.run_part(member)) {
       return;
     }

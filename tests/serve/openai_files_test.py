@@ -121,10 +121,10 @@ class FilesTest(unittest.TestCase):
 
 
 class DocumentTest(unittest.TestCase):
-    """The example of a reinforcement job in docs/serving.md, as it is there, on the server of the quickstart."""
+    """The example of a reinforcement job in docs/fine-tuning.md, as it is there, on the server of the quickstart."""
 
     def test_the_reinforcement_job_succeeds(self) -> None:
-        text = (SOURCE / "docs/serving.md").read_text()
+        text = (SOURCE / "docs/fine-tuning.md").read_text()
         blocks = [block for block in text.split("```python\n")[1:] if '"reinforcement"' in block]
         self.assertEqual(len(blocks), 1)
         with tempfile.TemporaryDirectory() as folder, \

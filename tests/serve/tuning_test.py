@@ -355,7 +355,7 @@ class LimitsTest(unittest.TestCase):
 
     def documented(self) -> list[tuple[str, str, str]]:
         """Returns the rows of the table of defaults."""
-        lines = (SOURCE / "docs/serving.md").read_text().splitlines()
+        lines = (SOURCE / "docs/fine-tuning.md").read_text().splitlines()
         begin = lines.index("| key | supervised | reinforcement |") + 2
         end = lines.index("", begin)
         return [tuple(cell.strip(" `") for cell in line.strip("|").split("|"))
