@@ -753,7 +753,11 @@ TunerActor::behavior_type tuner(Self self, TunerDeps deps) {
       [self](atom::resume, const std::string& id) -> caf::result<JobRecord> {
         return self->state.stopping
                    ? caf::result<JobRecord>(is_stopping())
-                   : change_state(self, id, JobState::kQueued, "The job was resumed.");
+                   : change_state(self, id, JobState::kQueued,
+                                  self->state.runs.contains(id)
+                                      ? "The job was resumed. It continues once its last run has "
+                                        "ended."
+                                      : "The job was resumed.");
       },
       [self](atom::remove, const std::string& name) { return remove_model(self, name); },
       [self](atom::events, const storage::PageQuery& query) {

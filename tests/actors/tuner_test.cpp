@@ -209,10 +209,22 @@ TEST_F(TunerTest, APausedJobRunsAgainOnceItsRunHasEnded) {
   const auto resumed = send<JobRecord>(atom::resume_v, id);
   EXPECT_EQ(resumed.value().state, JobState::kQueued);
   EXPECT_EQ(runs_.size(), 1U) << "two runs of one job at a time";
+  EXPECT_THAT(messages(id).front(), HasSubstr("continues once its last run has ended"));
   end(0, true);
   ASSERT_EQ(runs_.size(), 2U);
   EXPECT_EQ(runs_[1]->job.id, id);
   EXPECT_EQ(state(id), JobState::kRunning);
+}
+
+TEST_F(TunerTest, ARepeatedCancelOrPauseChangesNothing) {
+  const std::string id = create();
+  EXPECT_TRUE(send<JobRecord>(atom::pause_v, id).ok());
+  EXPECT_EQ(send<JobRecord>(atom::pause_v, id).value().state, JobState::kPaused);
+  end(0, true);
+  EXPECT_TRUE(send<JobRecord>(atom::cancel_v, id).ok());
+  const auto events = messages(id);
+  EXPECT_EQ(send<JobRecord>(atom::cancel_v, id).value().state, JobState::kCancelled);
+  EXPECT_EQ(messages(id), events);
 }
 
 TEST_F(TunerTest, ACancelledRunEndsAtOnceAndLeavesItsPlace) {

@@ -386,6 +386,16 @@ class LimitsTest(unittest.TestCase):
                 else:
                     self.assertEqual([value] if isinstance(value, str) else value, [expected], row)
 
+    def test_a_job_that_memory_does_not_permit_says_what_to_do(self) -> None:
+        with tempfile.TemporaryDirectory() as folder, \
+                Jobs(pathlib.Path(folder) / "jobs", "device.memory_bytes=1GiB") as jobs:
+            spec = {**SUPERVISED, "tidemill": {"train.steps": 2, "train.adapter.rank": 1024}}
+            failed = jobs.wait(jobs.create(spec))
+            self.assertEqual(failed["status"], "failed")
+            self.assertRegex(failed["error"]["message"],
+                             "^the job is too large for its part of the server's memory: lower "
+                             r"train.adapter.rank.*: [0-9.]+ MiB are allowed, and the run may need")
+
     def test_hyperparameters_are_those_that_the_job_uses(self) -> None:
         job = self.jobs.create({"tidemill": {"train.steps": 2, "train.learning_rate": 1e-3}})
         found = self.jobs.wait(job)

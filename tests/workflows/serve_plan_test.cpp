@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The memory plans of servers with fine-tuning jobs, on the example model.
+#include <regex>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -84,6 +85,33 @@ TEST(ServePlan, AGivenNumberOfJobsMustFit) {
                               "serve.adapter_bytes")));
   options.serve.tuning.max_running = 2;
   EXPECT_TRUE(plan_of(options).ok());
+}
+
+// Returns the number before "MiB are needed" or after "needs", rounded up. Units: bytes.
+std::int64_t needed_bytes(const std::string& message) {
+  std::smatch found;
+  const bool has_number =
+      std::regex_search(message, found, std::regex("([0-9.]+) MiB are needed")) ||
+      std::regex_search(message, found, std::regex("needs ([0-9.]+) MiB"));
+  EXPECT_TRUE(has_number) << message;
+  return has_number ? static_cast<std::int64_t>(std::stod(found[1]) * (1 << 20U)) : 0;
+}
+
+TEST(ServePlan, TheMemoryThatIsNeededIsEnough) {
+  for (const bool with_jobs : {true, false}) {
+    ServeOptions options = server();
+    options.serve.kv_bytes.reset();    // a part of the memory
+    options.serve.max_running = 4096;  // whose caches exceed it
+    if (!with_jobs) {
+      options.serve.jobs_path.reset();
+    }
+    options.device.memory_bytes = std::int64_t{64} << 20U;
+    const std::int64_t needed = needed_bytes(plan_of(options).status().message());
+    options.device.memory_bytes = needed;
+    EXPECT_TRUE(plan_of(options).ok()) << plan_of(options).status().message();
+    options.device.memory_bytes = needed - (std::int64_t{1} << 20U);
+    EXPECT_FALSE(plan_of(options).ok());
+  }
 }
 
 TEST(ServePlan, OneJobMustFit) {

@@ -175,6 +175,19 @@ private:
   std::string last_ = "{}";
 };
 
+// Tells the client, who cannot raise `device.memory_bytes`, what to do if a job is too large.
+Status of_job_memory(const Status& status) {
+  constexpr std::string_view kField = "device.memory_bytes: ";
+  if (status.code() != Errc::kInvalidArgument || !status.message().starts_with(kField)) {
+    return status;
+  }
+  return invalid_argument(
+      "the job is too large for its part of the server's memory: lower train.adapter.rank, or "
+      "train "
+      "on shorter rows; a smaller serve.tuning.max_running makes the parts larger: " +
+      status.message().substr(kField.size()));
+}
+
 class JobRun final : public actors::TuningRun {
 public:
   JobRun(std::shared_ptr<const JobRunDeps> deps, JobRecord job,
@@ -192,8 +205,9 @@ public:
             report_(RunReport(Result<RunEnded>(RunEnded{true, {}, 0, "{}"})));
             return;
           }
-          report_(RunReport(ended.ok() ? std::move(ended)
-                                       : without_paths(deps_->server, ended.status())));
+          report_(RunReport(ended.ok()
+                                ? std::move(ended)
+                                : without_paths(deps_->server, of_job_memory(ended.status()))));
         }) {}
   ~JobRun() override {
     cancelled_ = true;

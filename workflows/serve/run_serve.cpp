@@ -193,13 +193,35 @@ ServerPlan plan_with_jobs(const ServeOptions& options, const engines::ModelFiles
   return plan;
 }
 
-Status no_room_for_jobs(const ServeOptions& options, const ServerPlan& plan, const JobMemory& job,
-                        std::int64_t fits) {
-  const std::int64_t jobs = plan.max_jobs;
+// Returns the smallest `device.memory_bytes`, in whole MiB, with which a server has enough for
+// `jobs` jobs. A larger one may enlarge the cache, so it exceeds the plan of a smaller one.
+std::int64_t least_memory(const ServeOptions& options, const engines::ModelFiles& files,
+                          const engines::RuntimeOptions& runtime, std::int64_t program,
+                          std::int64_t jobs, std::int64_t job_bytes) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 30U;  // MiB
+  const auto is_enough = [&](std::int64_t mebibytes) {
+    ServeOptions larger = options;
+    larger.device.memory_bytes = mebibytes << 20U;
+    engines::RuntimeOptions wanted = runtime;
+    wanted.kv_bytes = cache_bytes(larger, files.config);
+    const ServerPlan plan = plan_with_jobs(larger, files, wanted, program, jobs);
+    return plan.server.total() + jobs * job_bytes <= larger.device.memory_bytes;
+  };
+  std::int64_t less = 0;
+  std::int64_t enough = kMost;
+  while (enough - less > 1) {
+    const std::int64_t middle = less + (enough - less) / 2;
+    (is_enough(middle) ? enough : less) = middle;
+  }
+  return enough << 20U;
+}
+
+Status no_room_for_jobs(const ServeOptions& options, std::int64_t needed, std::int64_t jobs,
+                        const JobMemory& job, std::int64_t fits) {
   return invalid_argument(
       "device.memory_bytes: " + mebibytes_text(allowed_memory(options.device)) +
-      " are allowed, and " + mebibytes_text(plan.server.total() + jobs * job.bytes) +
-      " are needed: " + mebibytes_text(plan.server.total()) + " for the server and " +
+      " are allowed, and " + mebibytes_text(needed) +
+      " are needed: " + mebibytes_text(needed - jobs * job.bytes) + " for the server and " +
       mebibytes_text(job.bytes) + " for " +
       (jobs == 1 ? "a job" : "each of " + std::to_string(jobs) + " jobs") + " with a sequence of " +
       std::to_string(job.tokens) + " tokens; " +
@@ -217,7 +239,14 @@ Result<ServerPlan> plan_server(const ServeOptions& options, const engines::Model
                                std::optional<std::int64_t> measured = {}) {
   const std::int64_t program = measured.has_value() ? *measured : program_bytes().value_or(0);
   const ServerPlan alone = plan_with_jobs(options, files, runtime, program, 0);
-  TIDEMILL_RETURN_IF_ERROR(check_memory(alone.server, options.device));
+  const std::int64_t allowed = allowed_memory(options.device);
+  if (alone.server.total() > allowed) {
+    return invalid_argument(
+        "device.memory_bytes: " + mebibytes_text(allowed) + " are allowed, and the server needs " +
+        mebibytes_text(least_memory(options, files, runtime, program, 0, 0)) +
+        "; raise device.memory_bytes, or lower serve.kv_bytes or serve.adapter_bytes (" +
+        to_text(alone.server) + ")");
+  }
   if (!runs_jobs(options)) {
     return alone;
   }
@@ -233,8 +262,8 @@ Result<ServerPlan> plan_server(const ServeOptions& options, const engines::Model
   }
   if (fits == 0 || (wanted.has_value() && fits < most)) {
     const std::int64_t asked = wanted.has_value() ? most : 1;
-    return no_room_for_jobs(options, plan_with_jobs(options, files, runtime, program, asked), job,
-                            fits);
+    const std::int64_t needed = least_memory(options, files, runtime, program, asked, job.bytes);
+    return no_room_for_jobs(options, needed, asked, job, fits);
   }
   if (fits < most) {
     plan.note = "memory is enough for " + std::to_string(fits) + " of the " + std::to_string(most) +

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU backend: vector kernels for AVX2, AVX-512 and AVX-512 BF16.
+// The CPU backend: kernels for AVX2, AVX-512, AVX-512 BF16 and AMX.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@
 namespace tidemill::engines {
 
 /// Instruction set of the kernels. `kAuto` selects the best one that the processor has.
-enum class IsaLevel : std::uint8_t { kAuto, kBaseline, kAvx2, kAvx512, kAvx512Bf16 };
+enum class IsaLevel : std::uint8_t { kAuto, kBaseline, kAvx2, kAvx512, kAvx512Bf16, kAmx };
 
-/// Returns "baseline", "avx2", "avx512", "avx512_bf16" or "auto".
+/// Returns "baseline", "avx2", "avx512", "avx512_bf16", "amx" or "auto".
 [[nodiscard]] std::string_view isa_level_name(IsaLevel level) noexcept;
 /// Returns the level called `name`, or nullopt.
 [[nodiscard]] std::optional<IsaLevel> isa_level(std::string_view name) noexcept;
@@ -35,8 +35,8 @@ struct CpuOptions {
 /// any program run as it would on a less capable processor.
 ///
 /// Bits: float32 results are the same on every processor with FMA. So are results with bfloat16
-/// weights, except at level AVX-512 BF16, whose dot products of pairs flush denormals and round
-/// differently. `description()` names the instruction set in use.
+/// weights, except at levels AVX-512 BF16 and AMX, whose instructions flush denormals, and round
+/// differently, each in its own way. `description()` names the instruction set in use.
 ///
 /// Errors: `kUnimplemented` if the level needs instructions that this processor lacks,
 /// `kInvalidArgument` if `TIDEMILL_ISA` names no level.

@@ -6,7 +6,16 @@
 namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
 namespace {
 
-#if defined(__AVX512BF16__)
+#if defined(__AMX_BF16__)
+
+KernelTable make_table() noexcept {
+  KernelTable table = isa_avx512_bf16::kernels();
+  table.isa = "AMX";
+  add_amx_kernels(table);
+  return table;
+}
+
+#elif defined(__AVX512BF16__)
 
 KernelTable make_table() noexcept {
   KernelTable table = isa_avx512::kernels();

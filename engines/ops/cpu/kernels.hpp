@@ -365,5 +365,9 @@ namespace isa_avx512 {
 namespace isa_avx512_bf16 {
 [[nodiscard]] const KernelTable& kernels() noexcept;
 }
+/// Those of AVX-512 BF16, with products of bfloat16 in tile registers.
+namespace isa_amx {
+[[nodiscard]] const KernelTable& kernels() noexcept;
+}
 
 }  // namespace tidemill::engines::cpu

@@ -6,10 +6,28 @@
 #include <cstdlib>
 #include <iterator>
 #include <string>
+#include <sys/syscall.h>
+#include <unistd.h>
 #include <utility>
 #include <vector>
 
 namespace tidemill::engines::cpu {
+
+namespace {
+
+#if defined(__x86_64__)
+
+// Asks Linux to let this process use the data of tile registers, which enlarge the frames of
+// signals. Returns whether it may. See Documentation/arch/x86/xstate.rst of the kernel.
+bool request_tiles() noexcept {
+  constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr long kTileData = 18;               // XFEATURE_XTILEDATA
+  return ::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+#endif
+
+}  // namespace
 
 ProcessorFeatures processor_features() noexcept {
   ProcessorFeatures features;
@@ -22,6 +40,9 @@ ProcessorFeatures processor_features() noexcept {
                     __builtin_cpu_supports("avx512vl") != 0;
   features.avx512_bf16 = features.avx512 && __builtin_cpu_supports("avx512bf16") != 0 &&
                          __builtin_cpu_supports("avx512vnni") != 0;
+  static const bool tiles = __builtin_cpu_supports("amx-tile") != 0 &&
+                            __builtin_cpu_supports("amx-bf16") != 0 && request_tiles();
+  features.amx = features.avx512_bf16 && tiles;
 #endif
   return features;
 }
@@ -42,6 +63,7 @@ std::vector<Level> levels() {
   [[maybe_unused]] const ProcessorFeatures has = processor_features();
   std::vector<Level> levels;
 #if defined(TIDEMILL_AVX512_KERNELS)
+  levels.push_back({IsaLevel::kAmx, "AMX", has.amx, [] { return &isa_amx::kernels(); }});
   levels.push_back({IsaLevel::kAvx512Bf16, "AVX-512 BF16", has.avx512_bf16,
                     [] { return &isa_avx512_bf16::kernels(); }});
   levels.push_back(
@@ -66,7 +88,7 @@ Result<IsaLevel> chosen_level(IsaLevel level) {
     return *named;
   }
   return invalid_argument(std::string(kIsaVariable) + ": \"" + forced +
-                          "\" is none of auto, baseline, avx2, avx512, avx512_bf16");
+                          "\" is none of auto, baseline, avx2, avx512, avx512_bf16, amx");
 }
 
 }  // namespace
@@ -94,7 +116,8 @@ constexpr std::pair<IsaLevel, std::string_view> kNames[] = {{IsaLevel::kAuto, "a
                                                             {IsaLevel::kBaseline, "baseline"},
                                                             {IsaLevel::kAvx2, "avx2"},
                                                             {IsaLevel::kAvx512, "avx512"},
-                                                            {IsaLevel::kAvx512Bf16, "avx512_bf16"}};
+                                                            {IsaLevel::kAvx512Bf16, "avx512_bf16"},
+                                                            {IsaLevel::kAmx, "amx"}};
 
 }  // namespace
 

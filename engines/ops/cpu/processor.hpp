@@ -13,9 +13,11 @@ struct ProcessorFeatures {
   bool avx2_fma = false;
   bool avx512 = false;       // F, BW, DQ, VL
   bool avx512_bf16 = false;  // also dot products of bfloat16 pairs and of bytes (VNNI)
+  bool amx = false;          // also tile registers, for products of bfloat16
 };
 
-/// Queries the processor. Threads: pure function.
+/// Queries the processor. The first call asks the operating system for the use of tile registers,
+/// which a process does not have unless it asks. Threads: safe to use concurrently.
 [[nodiscard]] ProcessorFeatures processor_features() noexcept;
 
 /// Returns the kernels of `level`. For `kAuto`, returns those that `TIDEMILL_ISA` names, or else

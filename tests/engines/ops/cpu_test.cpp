@@ -41,15 +41,17 @@ std::string description(IsaLevel isa) {
 TEST(CpuOps, SelectsTheBestLevelOfTheProcessor) {
   const IsaVariable unset("");
   const cpu::ProcessorFeatures has = cpu::processor_features();
-  EXPECT_EQ(description(IsaLevel::kAuto), has.avx512_bf16 ? "cpu (AVX-512 BF16)"
-                                          : has.avx512    ? "cpu (AVX-512)"
-                                          : has.avx2_fma  ? "cpu (AVX2)"
-                                                          : "cpu (no FMA)");
+  EXPECT_EQ(description(IsaLevel::kAuto), has.amx           ? "cpu (AMX)"
+                                          : has.avx512_bf16 ? "cpu (AVX-512 BF16)"
+                                          : has.avx512      ? "cpu (AVX-512)"
+                                          : has.avx2_fma    ? "cpu (AVX2)"
+                                                            : "cpu (no FMA)");
 }
 
 TEST(CpuOps, RejectsLevelsThatTheProcessorLacks) {
   Workers workers(1);
   const cpu::ProcessorFeatures has = cpu::processor_features();
+  EXPECT_EQ(make_cpu_host_ops(workers, {IsaLevel::kAmx}).ok(), has.amx);
   EXPECT_EQ(make_cpu_host_ops(workers, {IsaLevel::kAvx512Bf16}).ok(), has.avx512_bf16);
   EXPECT_EQ(make_cpu_host_ops(workers, {IsaLevel::kAvx512}).ok(), has.avx512);
   EXPECT_EQ(make_cpu_host_ops(workers, {IsaLevel::kAvx2}).ok(), has.avx2_fma);
@@ -63,7 +65,7 @@ TEST(CpuOps, TheEnvironmentSelectsTheLevel) {
   }
   const IsaVariable wrong("avx3");
   EXPECT_EQ(description(IsaLevel::kAuto),
-            "TIDEMILL_ISA: \"avx3\" is none of auto, baseline, avx2, avx512, avx512_bf16");
+            "TIDEMILL_ISA: \"avx3\" is none of auto, baseline, avx2, avx512, avx512_bf16, amx");
   EXPECT_EQ(description(IsaLevel::kBaseline), "cpu (no FMA)");
 }
 

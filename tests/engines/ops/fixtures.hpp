@@ -55,8 +55,8 @@ inline std::vector<Backend> backends() {
        [](Workers&) -> Result<std::unique_ptr<Ops>> { return make_reference_host_ops(); }},
       cpu_backend("cpu_auto", {})};
   Workers one(1);
-  for (const IsaLevel isa :
-       {IsaLevel::kBaseline, IsaLevel::kAvx2, IsaLevel::kAvx512, IsaLevel::kAvx512Bf16}) {
+  for (const IsaLevel isa : {IsaLevel::kBaseline, IsaLevel::kAvx2, IsaLevel::kAvx512,
+                             IsaLevel::kAvx512Bf16, IsaLevel::kAmx}) {
     if (make_cpu_host_ops(one, {isa}).ok()) {
       all.push_back(cpu_backend("cpu_" + std::string(isa_level_name(isa)), {isa}));
     }

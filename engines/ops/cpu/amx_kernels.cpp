@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of bfloat16 rows with packed panels in the tile registers of AMX.
+//
+// A tile register holds 16 rows of 64 bytes. 32 elements of the depth of a panel are a tile as they
+// are in memory: 16 rows of bfloat16 pairs. An instruction multiplies them with the same elements
+// of up to 16 rows of x. For each result it adds the products of the first elements of the pairs
+// and those of the second elements, both in ascending order, then the two sums, and then the result
+// so far; it flushes denormals (Intel 64 and IA-32 Architectures Software Developer's Manual,
+// volume 2, TDPBF16PS). So a result depends on its row and its column alone (R1 of ops.hpp), and
+// has other bits than at level AVX-512 BF16.
+#include <cstdint>
+#include <cstring>
+
+#include "engines/ops/cpu/isa_kernels.hpp"
+#include "engines/ops/cpu/kernels.hpp"
+#include "engines/ops/cpu/product_loops.hpp"
+#include "engines/ops/cpu/vec.hpp"
+
+namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
+namespace {
+
+constexpr std::int64_t kTileRows = 16;
+constexpr std::int64_t kRowBytes = 64;                  // of a tile
+constexpr std::int64_t kStep = 32;                      // elements of the depth in a tile
+constexpr std::int64_t kStepElements = kStep * kPanel;  // of a panel
+constexpr std::int64_t kStepLines = kStepElements * 2 / kRowBytes;
+constexpr std::int64_t kBlockRows = 2 * kTileRows;
+// A product reads the rows of x once for each two panels. This many bytes of them stay in the
+// second-level cache, which has 2 MiB on the processors with AMX.
+constexpr std::int64_t kResidentBytes = std::int64_t{1} << 20U;
+
+// The tile registers: sums of the upper rows (0, 1) and of the lower rows (2, 3) with two panels, x
+// (4: upper rows, 5: lower rows), and two panels (6, 7). The compiler needs literals.
+//
+//        6  7
+//   4    0  1
+//   5    2  3
+
+// GCC's intrinsics do not tell the compiler that they read memory. Call this between writing memory
+// and loading it with an intrinsic.
+inline void finish_writes() {
+  asm volatile("" ::: "memory");
+}
+
+// The operand of LDTILECFG.
+struct alignas(64) TileConfig {
+  std::uint8_t palette = 1;
+  std::uint8_t start_row = 0;
+  std::uint8_t reserved[14] = {};
+  std::uint16_t row_bytes[16] = {};
+  std::uint8_t rows[16] = {};
+};
+static_assert(sizeof(TileConfig) == 64);
+
+// Makes tiles for `rows` rows of x, at most `kBlockRows`. Sets all tiles to zero.
+void configure(std::int64_t rows) {
+  const auto upper = static_cast<std::uint8_t>(rows < kTileRows ? rows : kTileRows);
+  const auto lower = static_cast<std::uint8_t>(rows > kTileRows ? rows - kTileRows : 1);
+  TileConfig config;
+  for (int tile = 0; tile < 8; ++tile) {
+    config.row_bytes[tile] = kRowBytes;
+  }
+  config.rows[0] = config.rows[1] = config.rows[4] = upper;
+  config.rows[2] = config.rows[3] = config.rows[5] = lower;
+  config.rows[6] = config.rows[7] = static_cast<std::uint8_t>(kTileRows);
+  finish_writes();
+  _tile_loadconfig(&config);
+}
+
+// Memory that a block of tiles prefetches to the second-level cache, in equal parts in each step.
+struct Ahead {
+  const std::byte* next = nullptr;
+  std::int64_t lines = 0;  // in each step
+
+  void prefetch() {
+    for (std::int64_t i = 0; i < lines; ++i, next += kRowBytes) {
+      __builtin_prefetch(next, 0, 2);
+    }
+  }
+};
+
+// The operands of a block of tiles, from one step of the depth on.
+struct Operands {
+  const std::uint16_t* x = nullptr;
+  std::int64_t x_stride = 0;  // elements
+  const std::uint16_t* panels = nullptr;
+  std::int64_t panel_stride = 0;  // elements
+};
+
+template <int kHalves, int kPanels>
+[[gnu::always_inline]] inline void add_step(const Operands& in) {
+  const std::int64_t x_bytes = in.x_stride * 2;
+  _tile_loadd(6, in.panels, kRowBytes);
+  _tile_loadd(4, in.x, x_bytes);
+  _tile_dpbf16ps(0, 4, 6);
+  if constexpr (kPanels == 2) {
+    _tile_loadd(7, in.panels + in.panel_stride, kRowBytes);
+    _tile_dpbf16ps(1, 4, 7);
+  }
+  if constexpr (kHalves == 2) {
+    _tile_loadd(5, in.x + kTileRows * in.x_stride, x_bytes);
+    _tile_dpbf16ps(2, 5, 6);
+    if constexpr (kPanels == 2) {
+      _tile_dpbf16ps(3, 5, 7);
+    }
+  }
+}
+
+// Adds the last step of a depth that is no multiple of `kStep`, from copies that zeros complete.
+template <int kHalves, int kPanels>
+[[gnu::noinline]] void add_last_step(const Operands& in, std::int64_t rows, std::int64_t depth) {
+  alignas(64) std::uint16_t x[kBlockRows * kStep] = {};
+  alignas(64) std::uint16_t panels[2 * kStepElements] = {};
+  const std::int64_t pairs = (depth + 1) / 2;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    std::memcpy(x + r * kStep, in.x + r * in.x_stride, static_cast<std::size_t>(pairs) * 4);
+  }
+  for (int p = 0; p < kPanels; ++p) {
+    std::memcpy(panels + p * kStepElements, in.panels + p * in.panel_stride,
+                static_cast<std::size_t>(pairs * kRowBytes));
+  }
+  finish_writes();
+  add_step<kHalves, kPanels>({x, kStep, panels, kStepElements});
+}
+
+// Stores the tile register `kTile`, one of the sums.
+template <int kTile>
+inline void store_sums(float* to, std::int64_t row_bytes) {
+  if constexpr (kTile == 0) {
+    _tile_stored(0, to, row_bytes);
+  } else if constexpr (kTile == 1) {
+    _tile_stored(1, to, row_bytes);
+  } else if constexpr (kTile == 2) {
+    _tile_stored(2, to, row_bytes);
+  } else {
+    _tile_stored(3, to, row_bytes);
+  }
+}
+
+// Writes `rows` rows of sums to y.
+template <int kTile>
+inline void store_tile(const ProductJob& job, std::int64_t row, std::int64_t rows,
+                       std::int64_t panel) {
+  if (job.store == Store::kOverwrite && is_plain<1>(job, panel)) {
+    store_sums<kTile>(job.y + row * job.y_stride + panel * kPanel, job.y_stride * 4);
+    return;
+  }
+  alignas(64) float sums[kTileRows * kPanel];
+  store_sums<kTile>(sums, kRowBytes);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    finish(job, row + r, panel, load(sums + r * kPanel));
+  }
+}
+
+// Computes `rows` rows of `kPanels` columns of panels. The tiles are configured for the rows.
+template <int kHalves, int kPanels>
+[[gnu::noinline]] void block(const ProductJob& job, std::int64_t row, std::int64_t rows,
+                             std::int64_t panel, Ahead ahead) {
+  Operands in{static_cast<const std::uint16_t*>(job.x) + row * job.x_stride, job.x_stride,
+              static_cast<const std::uint16_t*>(job.panels) + panel * job.panel_stride,
+              job.panel_stride};
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  std::int64_t left = job.depth;
+  for (; left >= kStep; left -= kStep) {
+    ahead.prefetch();
+    add_step<kHalves, kPanels>(in);
+    in.x += kStep;
+    in.panels += kStepElements;
+  }
+  if (left > 0) {
+    add_last_step<kHalves, kPanels>(in, rows, left);
+  }
+  const std::int64_t upper = rows < kTileRows ? rows : kTileRows;
+  store_tile<0>(job, row, upper, panel);
+  if constexpr (kPanels == 2) {
+    store_tile<1>(job, row, upper, panel + 1);
+  }
+  if constexpr (kHalves == 2) {
+    store_tile<2>(job, row + kTileRows, rows - kTileRows, panel);
+    if constexpr (kPanels == 2) {
+      store_tile<3>(job, row + kTileRows, rows - kTileRows, panel + 1);
+    }
+  }
+}
+
+// Multiplies at most 16 rows by the panels, one panel after the other: memory delivers a single
+// stream fastest.
+void product_stream(const ProductJob& job) {
+  const std::int64_t panel_bytes = job.panel_stride * 2;
+  const auto* next = static_cast<const std::byte*>(job.panels) + kStreamPrefetchDistance;
+  configure(job.rows);
+  for (std::int64_t panel = 0; panel < panels_for(job.cols); ++panel, next += panel_bytes) {
+    block<1, 1>(job, 0, job.rows, panel, {next, kStepLines});
+  }
+}
+
+// Computes the columns of one or two panels for the rows `rows`, and prefetches the panels after
+// them.
+template <int kPanels>
+void product_column(const ProductJob& job, RowRange rows, std::int64_t panel) {
+  const std::int64_t blocks = (rows.end - rows.first + kBlockRows - 1) / kBlockRows;
+  const std::int64_t steps = job.depth / kStep > 0 ? job.depth / kStep : 1;
+  const std::int64_t bytes =
+      (panel + 2 * kPanels) * kPanel <= job.cols ? kPanels * job.panel_stride * 2 : 0;
+  const std::int64_t lines = (bytes / kRowBytes + blocks * steps - 1) / (blocks * steps);
+  Ahead ahead{static_cast<const std::byte*>(job.panels) + (panel + kPanels) * job.panel_stride * 2,
+              lines};
+  std::int64_t row = rows.first;
+  if (rows.end - row >= kBlockRows) {
+    configure(kBlockRows);
+  }
+  for (; rows.end - row >= kBlockRows; row += kBlockRows) {
+    block<2, kPanels>(job, row, kBlockRows, panel, ahead);
+    ahead.next += lines * steps * kRowBytes;
+  }
+  const std::int64_t left = rows.end - row;
+  if (left > 0) {
+    configure(left);
+    left > kTileRows ? block<2, kPanels>(job, row, left, panel, ahead)
+                     : block<1, kPanels>(job, row, left, panel, ahead);
+  }
+}
+
+void product_bf16(const ProductJob& job) {
+  if (job.rows <= kTileRows) {
+    product_stream(job);
+    _tile_release();
+    return;
+  }
+  const std::int64_t panels = panels_for(job.cols);
+  const std::int64_t fitting = kResidentBytes / (job.x_stride * 2) / kBlockRows * kBlockRows;
+  const std::int64_t step = fitting < 4 * kBlockRows ? 4 * kBlockRows : fitting;
+  for (std::int64_t first = 0; first < job.rows; first += step) {
+    const RowRange rows{first, first + step < job.rows ? first + step : job.rows};
+    std::int64_t panel = 0;
+    for (; panel + 2 <= panels; panel += 2) {
+      product_column<2>(job, rows, panel);
+    }
+    if (panel < panels) {
+      product_column<1>(job, rows, panel);
+    }
+  }
+  _tile_release();
+}
+
+double peak_bf16(std::int64_t rounds) {
+  alignas(64) std::uint16_t zeros[kStepElements] = {};
+  configure(kBlockRows);
+  finish_writes();
+  _tile_loadd(4, zeros, kRowBytes);
+  _tile_loadd(5, zeros, kRowBytes);
+  _tile_loadd(6, zeros, kRowBytes);
+  _tile_loadd(7, zeros, kRowBytes);
+  constexpr std::int64_t kSlower = 16;  // as many cycles as a vector instruction takes, times this
+  for (std::int64_t i = 0; i < rounds / kSlower; ++i) {
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  alignas(64) float sums[kTileRows * kPanel];
+  _tile_stored(0, sums, kRowBytes);
+  _tile_release();
+  constexpr double kFlops = 2.0 * kTileRows * kPanel * kStep;
+  // Using the sums keeps the compiler from removing the loop.
+  return static_cast<double>(rounds / kSlower) * 4 * kFlops + static_cast<double>(sums[0]);
+}
+
+}  // namespace
+
+void add_amx_kernels(KernelTable& table) noexcept {
+  table.product_bf16 = product_bf16;
+  table.peak_bf16 = peak_bf16;
+}
+
+}  // namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA
