@@ -238,17 +238,16 @@ Result<ServerPlan> plan_server(const ServeOptions& options, const engines::Model
                                const engines::RuntimeOptions& runtime, const JobMemory& job,
                                std::optional<std::int64_t> measured = {}) {
   const std::int64_t program = measured.has_value() ? *measured : program_bytes().value_or(0);
-  const ServerPlan alone = plan_with_jobs(options, files, runtime, program, 0);
-  const std::int64_t allowed = allowed_memory(options.device);
-  if (alone.server.total() > allowed) {
-    return invalid_argument(
-        "device.memory_bytes: " + mebibytes_text(allowed) + " are allowed, and the server needs " +
-        mebibytes_text(least_memory(options, files, runtime, program, 0, 0)) +
-        "; raise device.memory_bytes, or lower serve.kv_bytes or serve.adapter_bytes (" +
-        to_text(alone.server) + ")");
-  }
   if (!runs_jobs(options)) {
-    return alone;
+    const ServerPlan plan = plan_with_jobs(options, files, runtime, program, 0);
+    const std::int64_t allowed = allowed_memory(options.device);
+    return plan.server.total() <= allowed
+               ? Result<ServerPlan>(plan)
+               : invalid_argument(
+                     "device.memory_bytes: " + mebibytes_text(allowed) +
+                     " are allowed, and the server needs " +
+                     mebibytes_text(least_memory(options, files, runtime, program, 0, 0)) +
+                     "; raise device.memory_bytes, or lower serve.kv_bytes or serve.adapter_bytes");
   }
   const std::optional<std::int32_t>& wanted = options.serve.tuning.max_running;
   const std::int64_t most = wanted.value_or(kDefaultJobs);
