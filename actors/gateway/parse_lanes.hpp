@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the bodies of requests are parsed.
+// Chooses when and on which port the body of a request is parsed.
 //
-// What takes long to parse must not delay what does not. So there are three lanes, each with a port
-// of its own: a body is parsed after bodies of its own lane only. In each lane tenants take turns,
-// and a large body costs its tenant several of them.
+// A body that takes long to parse must not delay the others. So there are three lanes, each with
+// its own port, and a body waits only for bodies of its own lane. In each lane, tenants take turns.
+// A large body costs its tenant several turns.
 #pragma once
 
 #include <array>
@@ -40,8 +40,8 @@ using ParsePorts = std::array<WorkPort*, kNumParseLanes>;
   return bytes > kMaxSmallBodyBytes ? ParseLane::kLarge : ParseLane::kSmall;
 }
 
-/// The bodies that wait for the ports. Two of a lane are at its port at a time: one is parsed, and
-/// the next one is there when it has been.
+/// Holds the bodies that wait for the ports. At most two bodies of a lane are at its port: the one
+/// that is being parsed, and the next one, so that the port need not wait for it.
 ///
 /// Threads: one call at a time.
 template <class Item>

@@ -20,10 +20,10 @@
 
 namespace tidemill::actors {
 
-/// TUNER: a `TuningActor`, and how its owner controls it.
+/// TUNER: a `TuningActor` that its owner starts and stops.
 using TunerActor = TuningActor::extend<
     // Continues the jobs that have not ended, and has the device serve the adapters of those that
-    // have succeeded, newest first, as far as its memory goes.
+    // have succeeded, newest first, until its memory for adapters is full.
     caf::reacts_to<atom::start>,
     // Stops all runs and ends once they have ended, which takes little more than
     // `TunerDeps::stop_time`. Their jobs stay as they are, and continue when a server opens the
@@ -37,11 +37,11 @@ using TunerActor = TuningActor::extend<
 /// Dependencies of a tuner.
 struct TunerDeps {
   std::shared_ptr<storage::JobStore> jobs;
-  WorkPort* port = nullptr;  // uses the store; outlives the tuner
+  WorkPort* port = nullptr;  // runs all calls of the store; outlives the tuner
   DeviceActor device;        // serves the adapters of jobs that have succeeded
-  /// Completes what a client asks for, before it is checked and stored. May be empty.
+  /// Fills in what a client's request leaves open, before `check`. May be empty.
   std::function<storage::JobSpec(storage::JobSpec)> complete;
-  /// Checks what a client asks for beyond its form. Runs at the port. An error's message begins
+  /// Checks a client's request beyond its form. Called at the port. The message of an error begins
   /// with the field.
   std::function<Status(const storage::JobSpec&)> check;
   StartTuningRun start_run;
@@ -49,11 +49,11 @@ struct TunerDeps {
   std::function<std::string(const storage::JobRecord&)> model_name;
   /// Returns the directory of the adapter of a job that has succeeded.
   std::function<std::string(const storage::JobRecord&)> adapter_path;
-  /// Removes the files that jobs leave and nothing needs any more, except those of the jobs
-  /// `running`. Called at the port, at the start, and whenever a run has ended or a model was
-  /// deleted. May be empty.
+  /// Removes files of jobs that are no longer needed, but none of the jobs `running`. Called at the
+  /// port when the tuner starts, and whenever a run has ended or a model has been deleted. May be
+  /// empty.
   std::function<Status(storage::JobStore&, const std::set<std::string>& running)> remove_leftovers;
-  /// How long a run that is to stop may take to end its step and commit. It is cancelled then.
+  /// How long a stopping run may take to complete its step and commit. Then it is cancelled.
   Duration stop_time = std::chrono::seconds(30);
   std::size_t max_running = 1;  // further jobs wait, in the order in which they were created
   std::function<std::int64_t()> unix_time;      // seconds

@@ -646,7 +646,8 @@ Result<std::vector<JobRecord>> succeeded_jobs(JobStore& jobs) {
   for (bool more = true; more && found.size() < kMaxServedJobs;) {
     TIDEMILL_ASSIGN_OR_RETURN(const storage::JobPage page, jobs.list(query));
     for (const JobRecord& job : page.entries) {
-      if (job.state == JobState::kSucceeded && !job.fine_tuned_model.empty()) {
+      if (job.state == JobState::kSucceeded && !job.fine_tuned_model.empty() &&
+          found.size() < kMaxServedJobs) {
         found.push_back(job);
       }
       query.after = job.id;

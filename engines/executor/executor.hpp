@@ -69,8 +69,8 @@ public:
 
   /// Runs one iteration. Requires `has_work()`. If the options have a latency goal, training stops
   /// after the current unit once `*interrupt` is true; without a goal, `interrupt` is ignored. A
-  /// null `interrupt` never interrupts. Errors are reported in `Iteration`: at most one of a
-  /// rollout step and one of a job. The failed job remains added, with its work cancelled.
+  /// null `interrupt` never interrupts. `Iteration` reports errors: at most one error of a rollout
+  /// step and one of a job. The failed job remains added, with its work cancelled.
   [[nodiscard]] Iteration iterate(const std::atomic<bool>* interrupt = nullptr);
 
   /// The predicted times of rollout steps and of units, compared with the measured ones.
@@ -106,8 +106,8 @@ private:
   UnitTimes unit_times_;
   PredictionErrors rollout_errors_;
   PredictionErrors unit_errors_;
-  std::int64_t num_decoding_ = 0;      // sequences, after the last rollout step
-  std::int64_t read_tokens_ = 0;       // by the last rollout step
+  std::int64_t num_decoding_ = 0;      // sequences that the last rollout step decoded
+  std::int64_t read_tokens_ = 0;       // `StepReport::read_tokens` of the last rollout step
   std::optional<TimePoint> last_end_;  // of the last iteration, if that had training to do
   TimePoint last_unit_;                // the end of the last unit
   Duration saved_{0};                  // by iterations that had too little time for a unit

@@ -11,14 +11,13 @@ namespace tidemill::engines {
 /// Plans the time of iterations: a rollout step first, then training for as long as `quota` says.
 ///
 /// The policy has three parts:
-/// - While prompts are computed or requests wait, training pauses, so a burst of requests waits for
-///   at most the unit in progress. Training that is owed more than `kOwedForPrefill` does not
-///   pause.
+/// - While prompts are computed or requests wait, training pauses unless it is owed more than
+///   `kOwedForPrefill`. So a burst of requests usually waits only for the unit in progress.
 /// - During decoding, training adds at most 25% to each iteration unless it is owed time.
 /// - Training that got less than `LatencyGoal::train_share` of the time is owed the difference. As
 ///   this debt grows, training gets a larger part of the time that the goal leaves, and finally all
 ///   of it.
-/// `Executor` also runs one unit per `Executor::kMaxPause`, whatever `quota` says.
+/// `Executor` also trains at least once per `Executor::kMaxPause`, whatever `quota` says.
 /// Threads: one call at a time.
 class TimeShares {
 public:
@@ -27,16 +26,16 @@ public:
   /// Records the time since the last call, and how much of it training used. Call it only for time
   /// in which training had work.
   void record(Duration passed, Duration trained);
-  /// Reports that there is no training to do: nothing is owed then.
+  /// Sets `owed` to 0. Call it when there is no training to do.
   void reset() noexcept { owed_ = Duration::zero(); }
 
   /// Returns how long training may run after the rollout step that `report` describes and that took
   /// `spent`; 0 if training must pause. `limit` is the planned time of the iteration.
   [[nodiscard]] Duration quota(const StepReport& report, Duration spent, Duration limit) const;
 
-  /// Returns the planned time of an iteration, rollout and training together. If it decodes, 90% of
-  /// `LatencyGoal::per_token`: the rest covers the time outside the device. If it only computes
-  /// prompts, an eighth of `LatencyGoal::first_token`.
+  /// Returns the planned time of an iteration, rollout and training together. If the
+  /// iteration decodes, this is 90% of `LatencyGoal::per_token`; the rest covers the time outside
+  /// the device. Otherwise, it is an eighth of `LatencyGoal::first_token`.
   [[nodiscard]] Duration iteration_limit(bool decodes) const noexcept;
 
   /// Returns how much of `limit` a rollout step may plan for prompts: all of it, unless training is

@@ -69,8 +69,8 @@ struct Workers::Team {
     }
   }
 
-  // Returns whether the calling thread is to run the member's part of the loop that `ticket`
-  // counts.
+  // Takes the member's part of loop number `ticket`, unless another thread has taken it. Returns
+  // true if the calling thread has taken the part and must run it.
   static bool take(Member& member, std::uint32_t ticket) {
     std::uint32_t before = ticket - 1;
     return member.taken.compare_exchange_strong(before, ticket, std::memory_order_acq_rel);

@@ -23,8 +23,8 @@ public:
   [[nodiscard]] int size() const noexcept;
 
   /// Calls `body(begin, end)` on disjoint ranges that cover [0, n), at most one range per member,
-  /// and returns when all calls are done. The caller also takes the ranges of members that have not
-  /// begun when its own range is done. The split is static, and every range begins at a multiple
+  /// and returns when all calls are done. After its own range, the caller also runs those ranges
+  /// that their members have not begun. The split is static, and every range begins at a multiple
   /// of `grain`. A loop of at most `grain` iterations runs on the caller alone and wakes no thread.
   /// Results must not depend on the split.
   void parallel_for(std::int64_t n, std::int64_t grain,

@@ -5,11 +5,12 @@
 //   lock        held while the directory is open
 //   jobs.db     a SQLite database: the metadata of files, the jobs, their events and checkpoints
 //   files/ID    the bytes of each file
-//   reserve     room for the ends of jobs if the disk is full
+//   reserve     disk space for pausing and ending jobs if the disk is full
 //
 // A change is one transaction of the database, which is durable when the call returns. The bytes of
-// a file are durable before its row is written, and its row is removed before its bytes. A crash
-// therefore leaves at most bytes without a row, which `FileStore::open` moves to `unlisted/`.
+// a file are durable before its row is written, and its row is removed before its bytes. So a crash
+// may leave bytes without a row, but no row without bytes. `FileStore::open` moves such bytes to
+// `unlisted/`.
 #pragma once
 
 #include <cstdint>
@@ -26,10 +27,10 @@ namespace tidemill::storage {
 /// Where a job directory is, and what it may use.
 struct JobDirectoryOptions {
   std::filesystem::path path;  // is created unless it exists; its parent must exist
-  /// The size of the database. A change that needs more fails with `kResourceExhausted`.
+  /// The maximum size of the database. A change that needs more fails with `kResourceExhausted`.
   std::uint64_t max_database_bytes = std::uint64_t{4} << 30U;
-  /// Returns 64 random bits, of which ids and seeds are made. Called from the thread of the call.
-  /// If clients must not guess ids, the bits must not be predictable.
+  /// Returns 64 random bits, from which ids and seeds are made. Called on the thread that calls the
+  /// store. If clients must not be able to guess ids, the bits must be unpredictable.
   std::function<std::uint64_t()> random_bits;
 };
 

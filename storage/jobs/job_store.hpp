@@ -25,7 +25,7 @@ struct JobLimits {
   std::uint32_t max_checkpoints = 1'000;  // of each job; further ones are refused
 };
 
-/// A change of a job. Fields whose member is absent are not changed.
+/// A change of a job. An absent member leaves its field unchanged.
 struct JobChange {
   std::int64_t now = 0;           // Unix time, seconds; becomes `finished_at` if the job ends
   std::optional<JobState> state;  // must be able to follow the current one
@@ -59,8 +59,8 @@ public:
   /// Adds a job in state `kValidatingFiles`, with the event that says so. `now` is the Unix time in
   /// seconds. If `spec.seed` is negative, the store chooses a random one.
   /// Errors: `kNotFound` naming the field if a file does not exist; `kInvalidArgument` naming the
-  /// field if its purpose is another, or the spec is too large; `kResourceExhausted` if
-  /// `JobLimits::max_jobs` jobs have not ended.
+  /// field if a file has the wrong purpose; `kInvalidArgument` if the spec is too large;
+  /// `kResourceExhausted` if `JobLimits::max_jobs` jobs have not ended.
   [[nodiscard]] Result<JobRecord> create(const JobSpec& spec, std::int64_t now);
 
   /// Returns the job with this id.
@@ -71,16 +71,16 @@ public:
   /// Returns the jobs that have not ended, oldest first, at most `JobLimits::max_jobs`.
   [[nodiscard]] Result<std::vector<JobRecord>> unfinished();
 
-  /// Changes a job, and adds the event and the checkpoint, in one transaction. Returns the job as
-  /// it is then. If the disk is full, a change to `kPaused`, or to a state in which the job has
-  /// ended, takes room from a reserve of the directory.
+  /// Changes a job, and adds the event and the checkpoint, in one transaction. Returns the changed
+  /// job. If the disk is full, a change to `kPaused`, or to a state in which the job has ended,
+  /// uses the disk space that the directory reserves.
   /// Errors: `kInvalidArgument` if the state cannot follow the current one, or a text is too long;
-  /// as `add_checkpoint`.
+  /// those of `add_checkpoint`.
   [[nodiscard]] Result<JobRecord> change(const std::string& id, const JobChange& change);
 
-  /// Deletes the model of a job that has succeeded: the job has no model any more, and no
-  /// checkpoint with its name, and an event says so. Returns the job as it is then. Errors:
-  /// `kNotFound` if no job has a model of this name.
+  /// Removes the model `name` and the checkpoint of that name from the job that has made them, and
+  /// adds an event. Returns the changed job. Errors: `kNotFound` if no job has a model of this
+  /// name.
   [[nodiscard]] Result<JobRecord> remove_model(const std::string& name, std::int64_t now);
 
   /// Adds an event. Returns it with its id. Errors: `kInvalidArgument` if a text is too long.

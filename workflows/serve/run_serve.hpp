@@ -19,9 +19,9 @@
 
 namespace tidemill::workflows {
 
-/// The run of a fine-tuning job.
+/// The options of the run of a fine-tuning job.
 using JobWorkflow = std::variant<SftOptions, RlOptions>;
-/// Reads the configuration of a run. Messages of errors call it `source`.
+/// Reads the configuration of a run. Error messages refer to the text as `source`.
 using ParseRun =
     std::function<Result<JobWorkflow>(const std::string& text, const std::string& source)>;
 
@@ -54,17 +54,17 @@ struct ServeEnvironment {
 
 /// The memory of a server. Units: bytes.
 struct ServerPlan {
-  MemoryPlan server;           // at most, without fine-tuning jobs but with the cache they reserve
-  std::int64_t max_jobs = 0;   // fine-tuning jobs that train at the same time; 0: none
-  std::int64_t job_bytes = 0;  // that each of them may take: equal parts of what is left
-  std::string note;            // why fewer jobs train at the same time than by default, or empty
+  MemoryPlan server;           // includes the cache that jobs reserve, but nothing else of jobs
+  std::int64_t max_jobs = 0;   // maximum number of jobs that train at the same time; 0: none
+  std::int64_t job_bytes = 0;  // limit of each job: an equal part of what the server leaves
+  std::string note;            // why `max_jobs` is below its default, or empty
 };
 
 /// Returns "each of 4 fine-tuning jobs", or "one fine-tuning job".
 [[nodiscard]] std::string jobs_text(std::int64_t jobs);
 
-/// Plans the memory of a server that is not started. `program` is what the process uses before it
-/// starts, in bytes; without it, the plan measures it.
+/// Plans the memory of a server without starting it. `program` is the memory that the process uses
+/// before the start, in bytes. If it is absent, it is measured.
 /// Errors: those of `run_serve` about the model and the memory.
 [[nodiscard]] Result<ServerPlan> plan_memory(const ServeOptions& options, const Clock& clock,
                                              std::optional<std::int64_t> program = {});

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of bfloat16 rows with packed panels in the tile registers of AMX.
 //
-// A tile register holds 16 rows of 64 bytes. 32 elements of the depth of a panel are a tile as they
-// are in memory: 16 rows of bfloat16 pairs. An instruction multiplies them with the same elements
-// of up to 16 rows of x. For each result it adds the products of the first elements of the pairs
-// and those of the second elements, both in ascending order, then the two sums, and then the result
-// so far; it flushes denormals (Intel 64 and IA-32 Architectures Software Developer's Manual,
-// volume 2, TDPBF16PS). So a result depends on its row and its column alone (R1 of ops.hpp), and
-// has other bits than at level AVX-512 BF16.
+// A tile register holds 16 rows of 64 bytes. In memory, 32 elements of the depth of a panel already
+// have the layout of a tile: 16 rows of bfloat16 pairs. One instruction multiplies this tile by the
+// same elements of up to 16 rows of x. For each result, it sums the products of the first elements
+// of the pairs and, separately, those of the second elements, both in ascending order. It adds the
+// two sums, and then adds the result so far. It flushes denormals (Intel 64 and IA-32 Architectures
+// Software Developer's Manual, volume 2, TDPBF16PS). So a result depends on its row and its column
+// alone (R1 of ops.hpp), and its bits differ from those of level AVX-512 BF16.
 #include <cstdint>
 #include <cstring>
 
@@ -25,8 +25,8 @@ constexpr std::int64_t kStep = 32;                      // elements of the depth
 constexpr std::int64_t kStepElements = kStep * kPanel;  // of a panel
 constexpr std::int64_t kStepLines = kStepElements * 2 / kRowBytes;
 constexpr std::int64_t kBlockRows = 2 * kTileRows;
-// A product reads the rows of x once for each two panels. This many bytes of them stay in the
-// second-level cache, which has 2 MiB on the processors with AMX.
+// A product reads the rows of x once per pair of panels. It takes about this many bytes of rows at
+// a time, so that they stay in the second-level cache, which has 2 MiB on processors with AMX.
 constexpr std::int64_t kResidentBytes = std::int64_t{1} << 20U;
 
 // The tile registers: sums of the upper rows (0, 1) and of the lower rows (2, 3) with two panels, x
@@ -52,7 +52,7 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
-// Makes tiles for `rows` rows of x, at most `kBlockRows`. Sets all tiles to zero.
+// Configures the tiles for `rows` rows of x, at most `kBlockRows`. Sets all tiles to zero.
 void configure(std::int64_t rows) {
   const auto upper = static_cast<std::uint8_t>(rows < kTileRows ? rows : kTileRows);
   const auto lower = static_cast<std::uint8_t>(rows > kTileRows ? rows - kTileRows : 1);
@@ -67,7 +67,7 @@ void configure(std::int64_t rows) {
   _tile_loadconfig(&config);
 }
 
-// Memory that a block of tiles prefetches to the second-level cache, in equal parts in each step.
+// Memory that a block of tiles prefetches into the second-level cache, an equal part in each step.
 struct Ahead {
   const std::byte* next = nullptr;
   std::int64_t lines = 0;  // in each step
@@ -106,7 +106,7 @@ template <int kHalves, int kPanels>
   }
 }
 
-// Adds the last step of a depth that is no multiple of `kStep`, from copies that zeros complete.
+// Adds the last step of a depth that is not a multiple of `kStep`, from zero-padded copies.
 template <int kHalves, int kPanels>
 [[gnu::noinline]] void add_last_step(const Operands& in, std::int64_t rows, std::int64_t depth) {
   alignas(64) std::uint16_t x[kBlockRows * kStep] = {};
@@ -152,7 +152,7 @@ inline void store_tile(const ProductJob& job, std::int64_t row, std::int64_t row
   }
 }
 
-// Computes `rows` rows of `kPanels` columns of panels. The tiles are configured for the rows.
+// Computes `rows` rows of the columns of `kPanels` panels. The tiles must be configured for `rows`.
 template <int kHalves, int kPanels>
 [[gnu::noinline]] void block(const ProductJob& job, std::int64_t row, std::int64_t rows,
                              std::int64_t panel, Ahead ahead) {
@@ -254,8 +254,8 @@ double peak_bf16(std::int64_t rounds) {
   _tile_loadd(5, zeros, kRowBytes);
   _tile_loadd(6, zeros, kRowBytes);
   _tile_loadd(7, zeros, kRowBytes);
-  constexpr std::int64_t kSlower = 16;  // as many cycles as a vector instruction takes, times this
-  for (std::int64_t i = 0; i < rounds / kSlower; ++i) {
+  constexpr std::int64_t kCycleRatio = 16;  // cycles of a tile instruction per vector instruction
+  for (std::int64_t i = 0; i < rounds / kCycleRatio; ++i) {
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
     _tile_dpbf16ps(2, 5, 6);
@@ -266,7 +266,7 @@ double peak_bf16(std::int64_t rounds) {
   _tile_release();
   constexpr double kFlops = 2.0 * kTileRows * kPanel * kStep;
   // Using the sums keeps the compiler from removing the loop.
-  return static_cast<double>(rounds / kSlower) * 4 * kFlops + static_cast<double>(sums[0]);
+  return static_cast<double>(rounds / kCycleRatio) * 4 * kFlops + static_cast<double>(sums[0]);
 }
 
 }  // namespace

@@ -35,24 +35,25 @@ struct CpuOptions {
 /// any program run as it would on a less capable processor.
 ///
 /// Bits: float32 results are the same on every processor with FMA. So are results with bfloat16
-/// weights, except at levels AVX-512 BF16 and AMX, whose instructions flush denormals, and round
-/// differently, each in its own way. `description()` names the instruction set in use.
+/// weights, except at levels AVX-512 BF16 and AMX. Their instructions flush denormals, and each of
+/// the two levels rounds in its own way. `description()` names the instruction set in use.
 ///
 /// Errors: `kUnimplemented` if the level needs instructions that this processor lacks,
 /// `kInvalidArgument` if `TIDEMILL_ISA` names no level.
 [[nodiscard]] Result<std::unique_ptr<Ops>> make_cpu_ops(Workers& workers,
                                                         const CpuOptions& options = {});
-/// Creates its operations on host memory, without the backend around them.
+/// Creates the operations of the CPU backend on host memory, without the backend around them.
 /// Errors: those of `make_cpu_ops`.
 [[nodiscard]] Result<std::unique_ptr<host::Ops>> make_cpu_host_ops(Workers& workers,
                                                                    const CpuOptions& options = {});
 
-/// The factory of the CPU backend with default options. `weight_bytes` includes padding, the
-/// rounding to large pages, and the blocks of freed sets that other weights keep alive.
+/// Returns the factory of the CPU backend with default options. Its `weight_bytes` includes
+/// padding, the rounding to large pages, and the blocks of freed sets that other weights keep
+/// alive.
 [[nodiscard]] const BackendFactory& cpu_backend();
 
-/// Rows that a weight gradient packs at a time, of the layer's input and of the gradient of its
-/// output. Each such step reads and writes the sums of the gradient once.
+/// The number of rows that a weight-gradient kernel packs at a time, of the layer's input and of
+/// the gradient of its output. The kernel reads and writes the sums once per this many rows.
 inline constexpr std::int64_t kCpuWeightGradientRows = 512;
 
 }  // namespace tidemill::engines
