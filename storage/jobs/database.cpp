@@ -157,7 +157,7 @@ Status Database::failed(int code) {
     reason += std::string(": ") + std::generic_category().message(system_error);
   }
   const bool full = is_full(code, system_error);
-  const Status status(full ? Errc::kResourceExhausted : code_of(code),
+  Status status(full ? Errc::kResourceExhausted : code_of(code),
                       path_.string() + ": " + clipped(reason, kMaxReasonBytes));
   if (is_fatal(code) && !full) {
     failure_ = status;

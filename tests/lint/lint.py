@@ -124,7 +124,10 @@ def sources_of(compiled):
 
 
 def compile_commands(build):
-    """Returns {source: flags}, with only the flags for include paths, macros and the language version."""
+    """Returns {source: flags}, with only the flags for include paths, macros, the language version and tile registers.
+
+    Kernel files have code for every processor, so that they compile without other flags. Only tiles have no substitute.
+    """
     path = build / "compile_commands.json"
     if not path.exists():
         print(f"not run: {path} is missing; configure first")
@@ -134,7 +137,7 @@ def compile_commands(build):
         words = shlex.split(entry["command"])
         flags = []
         for i, word in enumerate(words):
-            if word.startswith(("-I", "-D", "-std=")):
+            if word.startswith(("-I", "-D", "-std=", "-mamx")):
                 flags.append(word)
             elif word == "-isystem":
                 flags += [word, words[i + 1]]

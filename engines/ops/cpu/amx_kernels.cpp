@@ -10,6 +10,7 @@
 // alone (R1 of ops.hpp), and its bits differ from those of level AVX-512 BF16.
 #include <cstdint>
 #include <cstring>
+#include <immintrin.h>
 
 #include "engines/ops/cpu/isa_kernels.hpp"
 #include "engines/ops/cpu/kernels.hpp"
@@ -204,7 +205,7 @@ void product_column(const ProductJob& job, RowRange rows, std::int64_t panel) {
   const std::int64_t blocks = (rows.end - rows.first + kBlockRows - 1) / kBlockRows;
   const std::int64_t steps = job.depth / kStep > 0 ? job.depth / kStep : 1;
   const std::int64_t bytes =
-      (panel + 2 * kPanels) * kPanel <= job.cols ? kPanels * job.panel_stride * 2 : 0;
+      (panel + std::int64_t{2} * kPanels) * kPanel <= job.cols ? kPanels * job.panel_stride * 2 : 0;
   const std::int64_t lines = (bytes / kRowBytes + blocks * steps - 1) / (blocks * steps);
   Ahead ahead{static_cast<const std::byte*>(job.panels) + (panel + kPanels) * job.panel_stride * 2,
               lines};
@@ -255,7 +256,8 @@ double peak_bf16(std::int64_t rounds) {
   _tile_loadd(6, zeros, kRowBytes);
   _tile_loadd(7, zeros, kRowBytes);
   constexpr std::int64_t kCycleRatio = 16;  // cycles of a tile instruction per vector instruction
-  for (std::int64_t i = 0; i < rounds / kCycleRatio; ++i) {
+  const std::int64_t steps = rounds / kCycleRatio;
+  for (std::int64_t i = 0; i < steps; ++i) {
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
     _tile_dpbf16ps(2, 5, 6);
@@ -266,7 +268,7 @@ double peak_bf16(std::int64_t rounds) {
   _tile_release();
   constexpr double kFlops = 2.0 * kTileRows * kPanel * kStep;
   // Using the sums keeps the compiler from removing the loop.
-  return static_cast<double>(rounds / kCycleRatio) * 4 * kFlops + static_cast<double>(sums[0]);
+  return static_cast<double>(steps) * 4 * kFlops + static_cast<double>(sums[0]);
 }
 
 }  // namespace

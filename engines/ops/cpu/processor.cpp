@@ -11,11 +11,25 @@
 #include <utility>
 #include <vector>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace tidemill::engines::cpu {
 
 namespace {
 
 #if defined(__x86_64__)
+
+// Returns whether the processor has tile registers and multiplies bfloat16 in them.
+bool has_tiles() noexcept {
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  constexpr unsigned kNeeded = 1U << 24U | 1U << 22U;  // AMX-TILE, AMX-BF16
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & kNeeded) == kNeeded;
+}
 
 // Asks Linux to let this process use the data of tile registers, which enlarge the frames of
 // signals. Returns whether it may. See Documentation/arch/x86/xstate.rst of the kernel.
@@ -40,8 +54,7 @@ ProcessorFeatures processor_features() noexcept {
                     __builtin_cpu_supports("avx512vl") != 0;
   features.avx512_bf16 = features.avx512 && __builtin_cpu_supports("avx512bf16") != 0 &&
                          __builtin_cpu_supports("avx512vnni") != 0;
-  static const bool tiles = __builtin_cpu_supports("amx-tile") != 0 &&
-                            __builtin_cpu_supports("amx-bf16") != 0 && request_tiles();
+  static const bool tiles = has_tiles() && request_tiles();
   features.amx = features.avx512_bf16 && tiles;
 #endif
   return features;
