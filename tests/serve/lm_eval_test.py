@@ -3,7 +3,7 @@
 """Runs lm-evaluation-harness on `tidemill serve`, unchanged, and compares its score with that of `tidemill score`.
 
 Usage: lm_eval_test.py PROGRAM SOURCE_DIR
-Exits with 77 if lm_eval or transformers is not installed.
+Exits with 77 if `lm_eval[api]` or transformers is not installed.
 """
 import importlib.util
 import json
@@ -15,7 +15,7 @@ import sys
 import tempfile
 import unittest
 
-MISSING = [name for name in ("lm_eval", "transformers") if importlib.util.find_spec(name) is None]
+MISSING = [name for name in ("lm_eval", "tenacity", "transformers") if importlib.util.find_spec(name) is None]
 if MISSING:
     print("skipped: not installed:", ", ".join(MISSING))
     sys.exit(77)
