@@ -158,7 +158,7 @@ Status Database::failed(int code) {
   }
   const bool full = is_full(code, system_error);
   Status status(full ? Errc::kResourceExhausted : code_of(code),
-                      path_.string() + ": " + clipped(reason, kMaxReasonBytes));
+                path_.string() + ": " + clipped(reason, kMaxReasonBytes));
   if (is_fatal(code) && !full) {
     failure_ = status;
   }
