@@ -2,12 +2,12 @@
 // Tests which memory plan is chosen if memory is short.
 #include "workflows/memory_plan.hpp"
 
-#include <sched.h>
 #include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/one_processor.hpp"
 #include "tests/workflows/planned_model.hpp"
 #include "workflows/process_limits.hpp"
 #include "workflows/process_memory.hpp"
@@ -121,17 +121,7 @@ TEST(MemoryPlan, CountsTheThreadsThatTheRuntimeStarts) {
   EXPECT_EQ(with_threads(7), with_threads(1) + 6);
   int by_default = 0;
   std::thread([&] {
-    cpu_set_t all;
-    CPU_ZERO(&all);
-    ASSERT_EQ(::sched_getaffinity(0, sizeof(all), &all), 0);
-    int core = 0;
-    while (!CPU_ISSET(core, &all)) {
-      ++core;
-    }
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(core, &one);
-    ASSERT_EQ(::sched_setaffinity(0, sizeof(one), &one), 0);  // of this thread alone
+    const test::OnOneProcessor one;  // this thread alone
     by_default = with_threads(0);
   }).join();
   EXPECT_EQ(by_default, with_threads(1));

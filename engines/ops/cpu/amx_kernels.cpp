@@ -37,10 +37,10 @@ constexpr std::int64_t kResidentBytes = std::int64_t{1} << 20U;
 //   4    0  1
 //   5    2  3
 
-// GCC's intrinsics do not tell the compiler that they read memory. Call this between writing memory
-// and loading it with an intrinsic.
-inline void finish_writes() {
-  asm volatile("" ::: "memory");
+// GCC's intrinsics do not tell the compiler that they read memory. Call this between writing to
+// `memory` and loading it with an intrinsic.
+inline void finish_writes(const void* memory) {
+  asm volatile("" : : "r"(memory) : "memory");
 }
 
 // The operand of LDTILECFG.
@@ -64,7 +64,7 @@ void configure(std::int64_t rows) {
   config.rows[0] = config.rows[1] = config.rows[4] = upper;
   config.rows[2] = config.rows[3] = config.rows[5] = lower;
   config.rows[6] = config.rows[7] = static_cast<std::uint8_t>(kTileRows);
-  finish_writes();
+  finish_writes(&config);
   _tile_loadconfig(&config);
 }
 
@@ -120,7 +120,8 @@ template <int kHalves, int kPanels>
     std::memcpy(panels + p * kStepElements, in.panels + p * in.panel_stride,
                 static_cast<std::size_t>(pairs * kRowBytes));
   }
-  finish_writes();
+  finish_writes(x);
+  finish_writes(panels);
   add_step<kHalves, kPanels>({x, kStep, panels, kStepElements});
 }
 
@@ -250,7 +251,7 @@ void product_bf16(const ProductJob& job) {
 double peak_bf16(std::int64_t rounds) {
   alignas(64) std::uint16_t zeros[kStepElements] = {};
   configure(kBlockRows);
-  finish_writes();
+  finish_writes(zeros);
   _tile_loadd(4, zeros, kRowBytes);
   _tile_loadd(5, zeros, kRowBytes);
   _tile_loadd(6, zeros, kRowBytes);

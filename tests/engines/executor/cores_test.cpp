@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/one_processor.hpp"
 #include "tests/support/temporary_directory.hpp"
 
 namespace tidemill::engines {
@@ -131,18 +132,10 @@ TEST_F(ControlGroups, UsableCoresAreTheSmallerOfMaskAndQuota) {
   write("fs/a/cpu.max", "50000 100000\n");
   EXPECT_EQ(usable_cores(files()).cores, 1);
 
-  cpu_set_t one;
-  CPU_ZERO(&one);
-  int first = 0;
-  while (!CPU_ISSET(static_cast<unsigned>(first), &before)) {
-    ++first;
-  }
-  CPU_SET(static_cast<unsigned>(first), &one);
-  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+  const test::OnOneProcessor one;
   write("fs/a/cpu.max", "800000 100000\n");
   EXPECT_EQ(usable_cores(files()).cores, 1);
   EXPECT_EQ(usable_cores(files()).source, "CPU affinity mask");
-  EXPECT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
 }
 
 TEST(TooManyThreads, GiveOneLineThatSaysWhy) {

@@ -8,7 +8,6 @@
 #include <iterator>
 #include <memory>
 #include <mutex>
-#include <sched.h>
 #include <set>
 #include <thread>
 #include <utility>
@@ -17,6 +16,7 @@
 #include <gtest/gtest.h>
 
 #include "engines/ops/cpu/factory.hpp"
+#include "tests/support/one_processor.hpp"
 
 namespace tidemill::engines {
 namespace {
@@ -75,30 +75,8 @@ TEST(Workers, RunsManyLoopsInARowAndAfterASleep) {
   EXPECT_EQ(sum.load(), 20001 * 9);
 }
 
-// Keeps this thread, and those that it starts, on one processor.
-class OnOneProcessor {
-public:
-  OnOneProcessor() {
-    EXPECT_EQ(sched_getaffinity(0, sizeof(before_), &before_), 0);
-    int first = 0;
-    while (!CPU_ISSET(first, &before_)) {
-      ++first;
-    }
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(first, &one);
-    EXPECT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
-  }
-  ~OnOneProcessor() { EXPECT_EQ(sched_setaffinity(0, sizeof(before_), &before_), 0); }
-  OnOneProcessor(const OnOneProcessor&) = delete;
-  OnOneProcessor& operator=(const OnOneProcessor&) = delete;
-
-private:
-  cpu_set_t before_{};
-};
-
 TEST(Workers, TheCallerTakesThePartsOfMembersThatDoNotRun) {
-  const OnOneProcessor one;
+  const test::OnOneProcessor one;
   Workers workers(3);
   const auto caller = std::this_thread::get_id();
   std::atomic<int> parts{0};
