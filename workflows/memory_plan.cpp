@@ -48,13 +48,17 @@ std::string parts_of(const MemoryPlan& plan) {
   return text;
 }
 
+// Returns "40.0 MiB are allowed (ulimit -v)".
+std::string limit_text(const MemoryLimit& limit) {
+  return mebibytes(limit.bytes) + " MiB are allowed" +
+         (limit.name.empty() ? "" : " (" + limit.name + ")");
+}
+
 // Returns "40.0 MiB are allowed (ulimit -v), and the run may need 52.5 MiB, 12.5 more: program
 // 20.0, ...".
 std::string shortage_text(const MemoryPlan& plan, const MemoryLimit& limit) {
-  return mebibytes(limit.bytes) + " MiB are allowed" +
-         (limit.name.empty() ? "" : " (" + limit.name + ")") + ", and the run may need " +
-         mebibytes(plan.total()) + " MiB, " + mebibytes(plan.total() - limit.bytes) +
-         " more: " + parts_of(plan);
+  return limit_text(limit) + ", and the run may need " + mebibytes(plan.total()) + " MiB, " +
+         mebibytes(plan.total() - limit.bytes) + " more: " + parts_of(plan);
 }
 
 }  // namespace
@@ -153,6 +157,10 @@ MemoryPlan choose_plan(RecomputeChoice choice, const DeviceOptions& device,
 
 std::int64_t allowed_memory(const DeviceOptions& device) {
   return memory_limit(device).bytes;
+}
+
+std::string allowed_text(const DeviceOptions& device) {
+  return limit_text(memory_limit(device));
 }
 
 Status check_memory(const MemoryPlan& plan, const DeviceOptions& device) {

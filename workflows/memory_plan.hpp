@@ -105,6 +105,9 @@ struct RunLoad {
 /// machine's memory and the limits of the process (process_limits.hpp). Units: bytes.
 [[nodiscard]] std::int64_t allowed_memory(const DeviceOptions& device);
 
+/// Returns "40.0 MiB are allowed (ulimit -v)", for `allowed_memory` and what sets it.
+[[nodiscard]] std::string allowed_text(const DeviceOptions& device);
+
 /// Returns the first of `plans` that fits into the allowed memory, or the last one if none does.
 /// Requires at least one plan.
 [[nodiscard]] MemoryPlan first_allowed(std::initializer_list<MemoryPlan> plans,

@@ -183,8 +183,7 @@ Status of_job_memory(const Status& status) {
   }
   return invalid_argument(
       "the job is too large for its part of the server's memory: lower train.adapter.rank, or "
-      "train "
-      "on shorter rows; a smaller serve.tuning.max_running makes the parts larger: " +
+      "train on shorter rows; a smaller serve.tuning.max_running makes the parts larger: " +
       status.message().substr(kField.size()));
 }
 

@@ -219,8 +219,7 @@ std::int64_t least_memory(const ServeOptions& options, const engines::ModelFiles
 Status no_room_for_jobs(const ServeOptions& options, std::int64_t needed, std::int64_t jobs,
                         const JobMemory& job, std::int64_t fits) {
   return invalid_argument(
-      "device.memory_bytes: " + mebibytes_text(allowed_memory(options.device)) +
-      " are allowed, and " + mebibytes_text(needed) +
+      "device.memory_bytes: " + allowed_text(options.device) + ", and " + mebibytes_text(needed) +
       " are needed: " + mebibytes_text(needed - jobs * job.bytes) + " for the server and " +
       mebibytes_text(job.bytes) + " for " +
       (jobs == 1 ? "a job" : "each of " + std::to_string(jobs) + " jobs") + " with a sequence of " +
@@ -240,12 +239,11 @@ Result<ServerPlan> plan_server(const ServeOptions& options, const engines::Model
   const std::int64_t program = measured.has_value() ? *measured : program_bytes().value_or(0);
   if (!runs_jobs(options)) {
     const ServerPlan plan = plan_with_jobs(options, files, runtime, program, 0);
-    const std::int64_t allowed = allowed_memory(options.device);
-    return plan.server.total() <= allowed
+    return plan.server.total() <= allowed_memory(options.device)
                ? Result<ServerPlan>(plan)
                : invalid_argument(
-                     "device.memory_bytes: " + mebibytes_text(allowed) +
-                     " are allowed, and the server needs " +
+                     "device.memory_bytes: " + allowed_text(options.device) +
+                     ", and the server needs " +
                      mebibytes_text(least_memory(options, files, runtime, program, 0, 0)) +
                      "; raise device.memory_bytes, or lower serve.kv_bytes or serve.adapter_bytes");
   }
