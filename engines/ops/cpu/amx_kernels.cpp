@@ -12,6 +12,7 @@
 #include <cstring>
 #include <immintrin.h>
 
+#include "engines/ops/cpu/amx_tiles.hpp"
 #include "engines/ops/cpu/isa_kernels.hpp"
 #include "engines/ops/cpu/kernels.hpp"
 #include "engines/ops/cpu/product_loops.hpp"
@@ -20,12 +21,9 @@
 namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
 namespace {
 
-constexpr std::int64_t kTileRows = 16;
-constexpr std::int64_t kRowBytes = 64;                  // of a tile
-constexpr std::int64_t kStep = 32;                      // elements of the depth in a tile
-constexpr std::int64_t kStepElements = kStep * kPanel;  // of a panel
-constexpr std::int64_t kStepLines = kStepElements * 2 / kRowBytes;
-constexpr std::int64_t kBlockRows = 2 * kTileRows;
+constexpr std::int64_t kStepElements = kAmxDepth * kPanel;  // of a panel
+constexpr std::int64_t kStepLines = kStepElements * 2 / kAmxRowBytes;
+constexpr std::int64_t kBlockRows = 2 * kAmxRows;
 // A product reads the rows of x once per pair of panels. It takes about this many bytes of rows at
 // a time, so that they stay in the second-level cache, which has 2 MiB on processors with AMX.
 constexpr std::int64_t kResidentBytes = std::int64_t{1} << 20U;
@@ -37,45 +35,34 @@ constexpr std::int64_t kResidentBytes = std::int64_t{1} << 20U;
 //   4    0  1
 //   5    2  3
 
-// GCC's intrinsics do not tell the compiler that they read memory. Call this between writing to
-// `memory` and loading it with an intrinsic.
-inline void finish_writes(const void* memory) {
-  asm volatile("" : : "r"(memory) : "memory");
-}
-
-// The operand of LDTILECFG.
-struct alignas(64) TileConfig {
-  std::uint8_t palette = 1;
-  std::uint8_t start_row = 0;
-  std::uint8_t reserved[14] = {};
-  std::uint16_t row_bytes[16] = {};
-  std::uint8_t rows[16] = {};
-};
-static_assert(sizeof(TileConfig) == 64);
-
-// Configures the tiles for `rows` rows of x, at most `kBlockRows`. Sets all tiles to zero.
-void configure(std::int64_t rows) {
-  const auto upper = static_cast<std::uint8_t>(rows < kTileRows ? rows : kTileRows);
-  const auto lower = static_cast<std::uint8_t>(rows > kTileRows ? rows - kTileRows : 1);
-  TileConfig config;
-  for (int tile = 0; tile < 8; ++tile) {
-    config.row_bytes[tile] = kRowBytes;
-  }
-  config.rows[0] = config.rows[1] = config.rows[4] = upper;
-  config.rows[2] = config.rows[3] = config.rows[5] = lower;
-  config.rows[6] = config.rows[7] = static_cast<std::uint8_t>(kTileRows);
-  finish_writes(&config);
-  _tile_loadconfig(&config);
-}
-
 // Memory that a block of tiles prefetches into the second-level cache, an equal part in each step.
 struct Ahead {
   const std::byte* next = nullptr;
   std::int64_t lines = 0;  // in each step
 
   void prefetch() {
-    for (std::int64_t i = 0; i < lines; ++i, next += kRowBytes) {
+    for (std::int64_t i = 0; i < lines; ++i, next += kAmxRowBytes) {
       __builtin_prefetch(next, 0, 2);
+    }
+  }
+};
+
+// Rows of results that a block of tiles prefetches for writing, one in each step. Tiles are stored
+// much faster to lines that are in the cache already.
+struct Results {
+  const float* next = nullptr;
+  std::int64_t stride = 0;  // floats
+  std::int64_t rows = 0;
+
+  template <int kPanels>
+  void prefetch() {
+    if (rows > 0) {
+      __builtin_prefetch(next, 1, 3);
+      if constexpr (kPanels == 2) {
+        __builtin_prefetch(next + kPanel, 1, 3);
+      }
+      next += stride;
+      --rows;
     }
   }
 };
@@ -91,15 +78,15 @@ struct Operands {
 template <int kHalves, int kPanels>
 [[gnu::always_inline]] inline void add_step(const Operands& in) {
   const std::int64_t x_bytes = in.x_stride * 2;
-  _tile_loadd(6, in.panels, kRowBytes);
+  _tile_loadd(6, in.panels, kAmxRowBytes);
   _tile_loadd(4, in.x, x_bytes);
   _tile_dpbf16ps(0, 4, 6);
   if constexpr (kPanels == 2) {
-    _tile_loadd(7, in.panels + in.panel_stride, kRowBytes);
+    _tile_loadd(7, in.panels + in.panel_stride, kAmxRowBytes);
     _tile_dpbf16ps(1, 4, 7);
   }
   if constexpr (kHalves == 2) {
-    _tile_loadd(5, in.x + kTileRows * in.x_stride, x_bytes);
+    _tile_loadd(5, in.x + kAmxRows * in.x_stride, x_bytes);
     _tile_dpbf16ps(2, 5, 6);
     if constexpr (kPanels == 2) {
       _tile_dpbf16ps(3, 5, 7);
@@ -107,22 +94,22 @@ template <int kHalves, int kPanels>
   }
 }
 
-// Adds the last step of a depth that is not a multiple of `kStep`, from zero-padded copies.
+// Adds the last step of a depth that is not a multiple of `kAmxDepth`, from zero-padded copies.
 template <int kHalves, int kPanels>
 [[gnu::noinline]] void add_last_step(const Operands& in, std::int64_t rows, std::int64_t depth) {
-  alignas(64) std::uint16_t x[kBlockRows * kStep] = {};
+  alignas(64) std::uint16_t x[kBlockRows * kAmxDepth] = {};
   alignas(64) std::uint16_t panels[2 * kStepElements] = {};
   const std::int64_t pairs = (depth + 1) / 2;
   for (std::int64_t r = 0; r < rows; ++r) {
-    std::memcpy(x + r * kStep, in.x + r * in.x_stride, static_cast<std::size_t>(pairs) * 4);
+    std::memcpy(x + r * kAmxDepth, in.x + r * in.x_stride, static_cast<std::size_t>(pairs) * 4);
   }
   for (int p = 0; p < kPanels; ++p) {
     std::memcpy(panels + p * kStepElements, in.panels + p * in.panel_stride,
-                static_cast<std::size_t>(pairs * kRowBytes));
+                static_cast<std::size_t>(pairs * kAmxRowBytes));
   }
   finish_writes(x);
   finish_writes(panels);
-  add_step<kHalves, kPanels>({x, kStep, panels, kStepElements});
+  add_step<kHalves, kPanels>({x, kAmxDepth, panels, kStepElements});
 }
 
 // Stores the tile register `kTile`, one of the sums.
@@ -147,8 +134,8 @@ inline void store_tile(const ProductJob& job, std::int64_t row, std::int64_t row
     store_sums<kTile>(job.y + row * job.y_stride + panel * kPanel, job.y_stride * 4);
     return;
   }
-  alignas(64) float sums[kTileRows * kPanel];
-  store_sums<kTile>(sums, kRowBytes);
+  alignas(64) float sums[kAmxRows * kPanel];
+  store_sums<kTile>(sums, kAmxRowBytes);
   for (std::int64_t r = 0; r < rows; ++r) {
     finish(job, row + r, panel, load(sums + r * kPanel));
   }
@@ -166,24 +153,26 @@ template <int kHalves, int kPanels>
   _tile_zero(2);
   _tile_zero(3);
   std::int64_t left = job.depth;
-  for (; left >= kStep; left -= kStep) {
+  Results results{job.y + row * job.y_stride + panel * kPanel, job.y_stride, rows};
+  for (; left >= kAmxDepth; left -= kAmxDepth) {
     ahead.prefetch();
+    results.prefetch<kPanels>();
     add_step<kHalves, kPanels>(in);
-    in.x += kStep;
+    in.x += kAmxDepth;
     in.panels += kStepElements;
   }
   if (left > 0) {
     add_last_step<kHalves, kPanels>(in, rows, left);
   }
-  const std::int64_t upper = rows < kTileRows ? rows : kTileRows;
+  const std::int64_t upper = rows < kAmxRows ? rows : kAmxRows;
   store_tile<0>(job, row, upper, panel);
   if constexpr (kPanels == 2) {
     store_tile<1>(job, row, upper, panel + 1);
   }
   if constexpr (kHalves == 2) {
-    store_tile<2>(job, row + kTileRows, rows - kTileRows, panel);
+    store_tile<2>(job, row + kAmxRows, rows - kAmxRows, panel);
     if constexpr (kPanels == 2) {
-      store_tile<3>(job, row + kTileRows, rows - kTileRows, panel + 1);
+      store_tile<3>(job, row + kAmxRows, rows - kAmxRows, panel + 1);
     }
   }
 }
@@ -193,7 +182,7 @@ template <int kHalves, int kPanels>
 void product_stream(const ProductJob& job) {
   const std::int64_t panel_bytes = job.panel_stride * 2;
   const auto* next = static_cast<const std::byte*>(job.panels) + kStreamPrefetchDistance;
-  configure(job.rows);
+  configure_tiles(job.rows);
   for (std::int64_t panel = 0; panel < panels_for(job.cols); ++panel, next += panel_bytes) {
     block<1, 1>(job, 0, job.rows, panel, {next, kStepLines});
   }
@@ -204,37 +193,41 @@ void product_stream(const ProductJob& job) {
 template <int kPanels>
 void product_column(const ProductJob& job, RowRange rows, std::int64_t panel) {
   const std::int64_t blocks = (rows.end - rows.first + kBlockRows - 1) / kBlockRows;
-  const std::int64_t steps = job.depth / kStep > 0 ? job.depth / kStep : 1;
+  const std::int64_t steps = job.depth / kAmxDepth > 0 ? job.depth / kAmxDepth : 1;
   const std::int64_t bytes =
       (panel + std::int64_t{2} * kPanels) * kPanel <= job.cols ? kPanels * job.panel_stride * 2 : 0;
-  const std::int64_t lines = (bytes / kRowBytes + blocks * steps - 1) / (blocks * steps);
+  const std::int64_t lines = (bytes / kAmxRowBytes + blocks * steps - 1) / (blocks * steps);
   Ahead ahead{static_cast<const std::byte*>(job.panels) + (panel + kPanels) * job.panel_stride * 2,
               lines};
   std::int64_t row = rows.first;
   if (rows.end - row >= kBlockRows) {
-    configure(kBlockRows);
+    configure_tiles(kBlockRows);
   }
   for (; rows.end - row >= kBlockRows; row += kBlockRows) {
     block<2, kPanels>(job, row, kBlockRows, panel, ahead);
-    ahead.next += lines * steps * kRowBytes;
+    ahead.next += lines * steps * kAmxRowBytes;
   }
   const std::int64_t left = rows.end - row;
   if (left > 0) {
-    configure(left);
-    left > kTileRows ? block<2, kPanels>(job, row, left, panel, ahead)
-                     : block<1, kPanels>(job, row, left, panel, ahead);
+    configure_tiles(left);
+    left > kAmxRows ? block<2, kPanels>(job, row, left, panel, ahead)
+                    : block<1, kPanels>(job, row, left, panel, ahead);
   }
 }
 
 void product_bf16(const ProductJob& job) {
-  if (job.rows <= kTileRows) {
+  if (job.rows <= kAmxRows) {
     product_stream(job);
     _tile_release();
     return;
   }
   const std::int64_t panels = panels_for(job.cols);
   const std::int64_t fitting = kResidentBytes / (job.x_stride * 2) / kBlockRows * kBlockRows;
-  const std::int64_t step = fitting < 4 * kBlockRows ? 4 * kBlockRows : fitting;
+  const std::int64_t most = fitting < 4 * kBlockRows ? 4 * kBlockRows : fitting;
+  // Parts of equal size: each reads all panels once.
+  const std::int64_t parts = (job.rows + most - 1) / most;
+  const std::int64_t step =
+      ((job.rows + parts - 1) / parts + kBlockRows - 1) / kBlockRows * kBlockRows;
   for (std::int64_t first = 0; first < job.rows; first += step) {
     const RowRange rows{first, first + step < job.rows ? first + step : job.rows};
     std::int64_t panel = 0;
@@ -250,12 +243,12 @@ void product_bf16(const ProductJob& job) {
 
 double peak_bf16(std::int64_t rounds) {
   alignas(64) std::uint16_t zeros[kStepElements] = {};
-  configure(kBlockRows);
+  configure_tiles(kBlockRows);
   finish_writes(zeros);
-  _tile_loadd(4, zeros, kRowBytes);
-  _tile_loadd(5, zeros, kRowBytes);
-  _tile_loadd(6, zeros, kRowBytes);
-  _tile_loadd(7, zeros, kRowBytes);
+  _tile_loadd(4, zeros, kAmxRowBytes);
+  _tile_loadd(5, zeros, kAmxRowBytes);
+  _tile_loadd(6, zeros, kAmxRowBytes);
+  _tile_loadd(7, zeros, kAmxRowBytes);
   constexpr std::int64_t kCycleRatio = 16;  // cycles of a tile instruction per vector instruction
   const std::int64_t steps = rounds / kCycleRatio;
   for (std::int64_t i = 0; i < steps; ++i) {
@@ -264,10 +257,10 @@ double peak_bf16(std::int64_t rounds) {
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
   }
-  alignas(64) float sums[kTileRows * kPanel];
-  _tile_stored(0, sums, kRowBytes);
+  alignas(64) float sums[kAmxRows * kPanel];
+  _tile_stored(0, sums, kAmxRowBytes);
   _tile_release();
-  constexpr double kFlops = 2.0 * kTileRows * kPanel * kStep;
+  constexpr double kFlops = 2.0 * kAmxRows * kPanel * kAmxDepth;
   // Using the sums keeps the compiler from removing the loop.
   return static_cast<double>(steps) * 4 * kFlops + static_cast<double>(sums[0]);
 }
@@ -276,6 +269,7 @@ double peak_bf16(std::int64_t rounds) {
 
 void add_amx_kernels(KernelTable& table) noexcept {
   table.product_bf16 = product_bf16;
+  table.tile_panels = 2;
   table.peak_bf16 = peak_bf16;
 }
 

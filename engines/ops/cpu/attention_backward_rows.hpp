@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #include "engines/ops/cpu/attention_kinds.hpp"
 #include "engines/ops/cpu/attention_tiles.hpp"
@@ -31,11 +32,11 @@ struct BackwardWorkspace {
   using Left = typename Kind::Left;
   using Unit = typename Kind::Unit;
 
-  std::int64_t width;          // head_dim, rounded up to whole vectors
+  std::int64_t width;          // head_dim, rounded up to whole steps
   std::int64_t depth;          // head_dim in units
   std::int64_t feature_units;  // width in units
   std::int64_t origin;         // the first visible position, rounded down to whole vectors
-  std::int64_t columns;        // positions from `origin` on, rounded up to whole vectors
+  std::int64_t columns;        // positions from `origin` on, rounded up to whole steps
   Unit* transposed_keys;       // columns / 16 x feature_units x 16
   Unit* transposed_values;
   Unit* keys;  // columns / unit x width
@@ -57,12 +58,12 @@ struct BackwardWorkspace {
   /// Lays out the memory at `scratch`. If `scratch` is null, only `size` may be used.
   BackwardWorkspace(const AttentionBackwardJob& in, float* scratch) {
     constexpr std::int64_t kUnit = Kind::kUnitElements;
-    width = round_up(in.job.layout.head_dim);
+    width = round_up(in.job.layout.head_dim, Kind::kColumnStep);
     depth = (in.job.layout.head_dim + kUnit - 1) / kUnit;
     feature_units = width / kUnit;
     origin = round_down(visible(in.job.window, in.job.first_position).first);
-    columns = round_up(in.job.first_position + in.job.tokens) - origin;
-    const std::int64_t rows = (in.tile_tokens * in.job.ratio + kUnit - 1) / kUnit * kUnit;
+    columns = round_up(in.job.first_position + in.job.tokens - origin, Kind::kColumnStep);
+    const std::int64_t rows = round_up(in.tile_tokens * in.job.ratio, Kind::kRowStep);
     const auto take = [&]<class T>(T*& part, std::int64_t count) {
       part = reinterpret_cast<T*>(scratch + size);
       size += count;
@@ -163,16 +164,52 @@ inline void unpack_columns(const AttentionJob& job, const BackwardWorkspace<Floa
   }
 }
 
+inline const std::uint16_t* halves_of(const Pair* pairs) {
+  return reinterpret_cast<const std::uint16_t*>(pairs);
+}
+inline std::uint16_t* halves_of(Pair* pairs) {
+  return reinterpret_cast<std::uint16_t*>(pairs);
+}
+
+/// Does the same for sixteen positions in one page of a bfloat16 cache. Requires that head_dim is a
+/// multiple of 16.
+template <class Kind>
+void unpack_page(const PageHead<Pair>& head, std::int64_t first_in_page, const PageLayout& layout,
+                 const BackwardWorkspace<Kind>& work, std::int64_t column) {
+  constexpr std::int64_t kPairs = kLanes / 2;
+  Pair* keys = work.transposed_keys + column * work.feature_units;
+  Pair* values = work.transposed_values + column * work.feature_units;
+  for (std::int64_t c = 0; c < work.depth; ++c) {
+    std::memcpy(keys + c * kLanes, head.keys + c * layout.page_tokens + first_in_page,
+                kLanes * sizeof(Pair));
+  }
+  const Pair* from = head.values + first_in_page / 2 * layout.head_dim;
+  for (std::int64_t c = 0; c < layout.head_dim; c += kLanes) {
+    transpose_pairs(halves_of(from + c), 2 * layout.head_dim, kPairs,
+                    halves_of(values + c * kPairs), 2 * kLanes);
+  }
+}
+
 /// Does the same for a bfloat16 cache: transposed operands hold pairs of features, keys hold pairs
 /// of positions.
-inline void unpack_columns(const AttentionJob& job, const BackwardWorkspace<Pairs>& work,
-                           std::int64_t column, Span seen) {
+template <class Kind>
+requires(Kind::kUnitElements == 2) void unpack_columns(const AttentionJob& job,
+                                                       const BackwardWorkspace<Kind>& work,
+                                                       std::int64_t column, Span seen) {
   const std::int64_t page_tokens = job.layout.page_tokens;
   const std::int64_t head_dim = job.layout.head_dim;
   Pair* keys = work.transposed_keys + column * work.feature_units;
   Pair* values = work.transposed_values + column * work.feature_units;
   fill_zero(reinterpret_cast<float*>(keys), kLanes * work.feature_units);
   fill_zero(reinterpret_cast<float*>(values), kLanes * work.feature_units);
+  if (page_tokens % kLanes == 0 && head_dim % kLanes == 0 && seen.first == 0 &&
+      seen.last == kLanes - 1) {
+    const std::int64_t position = work.origin + column;
+    const std::int64_t page = position / page_tokens;
+    unpack_page(page_head<Pair>(job, page), position - page * page_tokens, job.layout, work,
+                column);
+    seen = {0, -1};
+  }
   for (std::int64_t lane = seen.first; lane <= seen.last; ++lane) {
     const std::int64_t position = work.origin + column + lane;
     const std::int64_t page = position / page_tokens;
@@ -187,14 +224,37 @@ inline void unpack_columns(const AttentionJob& job, const BackwardWorkspace<Pair
       values[c * kLanes + lane] = first | second << 16U;
     }
   }
-  for (std::int64_t c = 0; c < work.feature_units; ++c) {
-    const Pair* from = keys + c * kLanes;
-    for (std::int64_t i = 0; i < kLanes / 2; ++i) {
-      Pair* to = work.keys + (column / 2 + i) * work.width + 2 * c;
-      const Pair even = from[2 * i];
-      const Pair odd = from[2 * i + 1];
-      to[0] = (even & kFirstOfPair) | odd << 16U;
-      to[1] = even >> 16U | (odd & kSecondOfPair);
+  for (std::int64_t c = 0; c < work.width; c += kLanes) {
+    transpose_pairs(halves_of(keys + c * (kLanes / 2)), 2 * kLanes, kLanes / 2,
+                    halves_of(work.keys + column / 2 * work.width + c), 2 * work.width);
+  }
+}
+
+/// Copy the gradients of all keys and values that the window sees to rows of `width` floats, and
+/// back after they have been added to.
+template <class Kind>
+void load_gradients(const AttentionBackwardJob& in, const BackwardWorkspace<Kind>& work) {
+  const Span seen = window_span(in.job);
+  for (std::int64_t position = seen.first; position <= seen.last; ++position) {
+    prefetch_gradients(in, position, seen.last);
+    const std::int64_t at = (position - work.origin) * work.width;
+    for (std::int64_t c = 0; c < in.job.layout.head_dim; c += kLanes) {
+      const std::int64_t count = in.job.layout.head_dim - c;
+      store(work.dk + at + c, load_some(in.dk + position * in.dk_stride + c, count));
+      store(work.dv + at + c, load_some(in.dv + position * in.dv_stride + c, count));
+    }
+  }
+}
+template <class Kind>
+void store_gradients(const AttentionBackwardJob& in, const BackwardWorkspace<Kind>& work) {
+  const Span seen = window_span(in.job);
+  for (std::int64_t position = seen.first; position <= seen.last; ++position) {
+    prefetch_gradients(in, position, seen.last);
+    const std::int64_t at = (position - work.origin) * work.width;
+    for (std::int64_t c = 0; c < in.job.layout.head_dim; c += kLanes) {
+      const std::int64_t count = in.job.layout.head_dim - c;
+      store_some(in.dk + position * in.dk_stride + c, load(work.dk + at + c), count);
+      store_some(in.dv + position * in.dv_stride + c, load(work.dv + at + c), count);
     }
   }
 }
@@ -214,7 +274,7 @@ void unpack(const AttentionBackwardJob& in, const BackwardWorkspace<Kind>& work)
       fill_zero(work.dv + column * work.width, kLanes * work.width);
     }
   }
-  load_gradients(in, work.origin, work.width, work.dk, work.dv);
+  load_gradients(in, work);
 }
 
 // -- queries --------------------------------------------------------------------------------------

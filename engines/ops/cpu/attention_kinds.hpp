@@ -16,6 +16,10 @@ struct Floats {
   using Left = float;  // element of left operands: queries and weights
   using Operands = TileOperands;
   static constexpr std::int64_t kUnitElements = 1;
+  /// The backward pass pads the rows of a tile to a multiple of `kRowStep`, and columns and
+  /// features to a multiple of `kColumnStep`.
+  static constexpr std::int64_t kRowStep = 1;
+  static constexpr std::int64_t kColumnStep = kLanes;
   static void keep(Left* to, const Vec& value) { store(to, value); }
   /// Return the factors of queries before their products and of scores after them and, in the
   /// backward pass, of the gradients of scores before their products and of queries after them.
@@ -32,6 +36,8 @@ struct Pairs {
   using Left = Rounded;
   using Operands = PairOperands;
   static constexpr std::int64_t kUnitElements = 2;
+  static constexpr std::int64_t kRowStep = 2;
+  static constexpr std::int64_t kColumnStep = kLanes;
   static void keep(Left* to, const Vec& value) { store_rounded(to, value); }
   static float query_factor(float /*scale*/) { return 1.0F; }
   static float score_factor(float scale) { return scale; }

@@ -15,8 +15,8 @@ namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
 inline std::int64_t round_down(std::int64_t x) {
   return x / kLanes * kLanes;
 }
-inline std::int64_t round_up(std::int64_t x) {
-  return round_down(x + kLanes - 1);
+inline std::int64_t round_up(std::int64_t x, std::int64_t step = kLanes) {
+  return (x + step - 1) / step * step;
 }
 inline std::int64_t smaller(std::int64_t a, std::int64_t b) {
   return a < b ? a : b;
@@ -92,15 +92,17 @@ struct QueryTile {
   std::int64_t first_token = 0;
   std::int64_t tokens = 0;
   std::int64_t rows = 0;  // (token, head) pairs
-  /// Columns that at least one row sees, rounded to whole vectors. Column 0 is position `origin`.
+  /// Columns that at least one row sees, rounded to whole steps. Column 0 is position `origin`.
   std::int64_t first_column = 0;
   std::int64_t end_column = 0;
   std::int64_t origin = 0;
 };
 
-/// Calls f with every tile of the window, from the first to the last.
+/// Calls f with every tile of the window, from the first to the last. Their columns are multiples
+/// of `column_step`, which is a multiple of 16.
 template <class F>
-inline void for_each_tile(const AttentionBackwardJob& in, std::int64_t origin, F f) {
+inline void for_each_tile(const AttentionBackwardJob& in, std::int64_t origin,
+                          std::int64_t column_step, F f) {
   const AttentionJob& job = in.job;
   for (std::int64_t first = 0; first < job.tokens; first += in.tile_tokens) {
     QueryTile tile;
@@ -108,8 +110,9 @@ inline void for_each_tile(const AttentionBackwardJob& in, std::int64_t origin, F
     tile.tokens = smaller(in.tile_tokens, job.tokens - first);
     tile.rows = tile.tokens * job.ratio;
     const std::int64_t position = job.first_position + first;
-    tile.first_column = round_down(visible(job.window, position).first) - origin;
-    tile.end_column = round_up(position + tile.tokens) - origin;
+    const std::int64_t first_seen = visible(job.window, position).first;
+    tile.first_column = (first_seen - origin) / column_step * column_step;
+    tile.end_column = round_up(position + tile.tokens - origin, column_step);
     tile.origin = origin;
     f(tile);
   }
@@ -193,35 +196,6 @@ inline void prefetch_gradients(const AttentionBackwardJob& in, std::int64_t posi
     for (std::int64_t c = 0; c < in.job.layout.head_dim; c += kLanes) {
       __builtin_prefetch(in.dk + (position + kAhead) * in.dk_stride + c, 1, 2);
       __builtin_prefetch(in.dv + (position + kAhead) * in.dv_stride + c, 1, 2);
-    }
-  }
-}
-
-/// Copy the gradients of all keys and values that the window sees to rows of `width` floats, and
-/// back after they have been added to.
-inline void load_gradients(const AttentionBackwardJob& in, std::int64_t origin, std::int64_t width,
-                           float* dk, float* dv) {
-  const Span seen = window_span(in.job);
-  for (std::int64_t position = seen.first; position <= seen.last; ++position) {
-    prefetch_gradients(in, position, seen.last);
-    const std::int64_t at = (position - origin) * width;
-    for (std::int64_t c = 0; c < in.job.layout.head_dim; c += kLanes) {
-      const std::int64_t count = in.job.layout.head_dim - c;
-      store(dk + at + c, load_some(in.dk + position * in.dk_stride + c, count));
-      store(dv + at + c, load_some(in.dv + position * in.dv_stride + c, count));
-    }
-  }
-}
-inline void store_gradients(const AttentionBackwardJob& in, std::int64_t origin, std::int64_t width,
-                            const float* dk, const float* dv) {
-  const Span seen = window_span(in.job);
-  for (std::int64_t position = seen.first; position <= seen.last; ++position) {
-    prefetch_gradients(in, position, seen.last);
-    const std::int64_t at = (position - origin) * width;
-    for (std::int64_t c = 0; c < in.job.layout.head_dim; c += kLanes) {
-      const std::int64_t count = in.job.layout.head_dim - c;
-      store_some(in.dk + position * in.dk_stride + c, load(dk + at + c), count);
-      store_some(in.dv + position * in.dv_stride + c, load(dv + at + c), count);
     }
   }
 }

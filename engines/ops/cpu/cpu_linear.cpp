@@ -221,7 +221,7 @@ void CpuOps::linear_backward_input(ConstMatrix dy, const PreparedWeight& weight,
   const std::int64_t panels = panels_for(dx.cols);
   const std::int64_t transposed_elements = w.shape().num_panels() * kPanel * kPanel;
   const std::int64_t transposed_bytes = transposed_elements * (bf16 ? 2 : 4);
-  const std::int64_t width = panels_made_at_once(transposed_bytes);
+  const std::int64_t width = panels_made_at_once(transposed_bytes, kernels_);
   const std::int64_t groups = (panels + width - 1) / width;
   team_.parallel_for(groups, dy.cols * (dx.rows + 6) * width * kPanel / kRate,
                      [&](std::int64_t part, std::int64_t begin, std::int64_t end) {

@@ -10,6 +10,8 @@ namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
 
 void add_product_kernels(KernelTable& table) noexcept;
 void add_amx_kernels(KernelTable& table) noexcept;
+void add_amx_attention_kernels(KernelTable& table) noexcept;
+void add_amx_attention_backward_kernels(KernelTable& table) noexcept;
 void add_low_rank_kernels(KernelTable& table) noexcept;
 void add_panel_kernels(KernelTable& table) noexcept;
 void add_int8_kernels(KernelTable& table) noexcept;

@@ -12,6 +12,8 @@ KernelTable make_table() noexcept {
   KernelTable table = isa_avx512_bf16::kernels();
   table.isa = "AMX";
   add_amx_kernels(table);
+  add_amx_attention_kernels(table);
+  add_amx_attention_backward_kernels(table);
   return table;
 }
 

@@ -259,6 +259,7 @@ inline constexpr std::int64_t kSoftmaxBlock = 1024;
 struct KernelTable {
   const char* isa = "";
   std::int64_t gradient_panel_width = 0;  // columns of a packed panel of `a`; see WeightGradientJob
+  std::int64_t tile_panels = 3;           // panels in a tall tile of a product
 
   /// Execute `rounds` rounds of multiply-adds in registers. Return the number of operations.
   double (*peak_f32)(std::int64_t rounds) = nullptr;

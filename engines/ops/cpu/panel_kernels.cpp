@@ -15,11 +15,7 @@
 namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
 namespace {
 
-using Halves = std::uint16_t __attribute__((vector_size(kRegisterFloats * 4)));
-using DoubleWords = std::uint64_t __attribute__((vector_size(kRegisterFloats * 4)));
-
 constexpr int kWords = kRegisterFloats;
-constexpr int kDoubleWords = kRegisterFloats / 2;
 
 // Loads a register of which only the first `bytes` bytes exist; the others are 0.
 template <class V>
@@ -128,39 +124,9 @@ void transpose_block_f32(const float* in, std::int64_t count, float* out) {
   }
 }
 
-// Reorders [a0 a1 b0 b1] to [a0 b0 a1 b1]: pairs of i for outputs a and b become pairs of outputs.
-template <int... quad>
-inline Halves pair_up(Halves x, std::integer_sequence<int, quad...>) {
-  return __builtin_shufflevector(x, x,
-                                 (quad % 4 == 1   ? quad + 1
-                                  : quad % 4 == 2 ? quad - 1
-                                                  : quad)...);
-}
-
-// Transposes a 16 x 16 block of pairs: `in` holds 8 pairs of i for each of 16 o, `out` 8 pairs of o
-// for each of 16 i. Two of o and two of i form one double word; there are 8 x 8 of them. `count`
-// pairs of `in` exist.
+// Transposes a block of pairs from panel to panel.
 void transpose_block_bf16(const std::uint16_t* in, std::int64_t count, std::uint16_t* out) {
-  constexpr std::int64_t kPairs = kPanel / 2;
-  for (std::int64_t i = 0; i < kPairs; i += kDoubleWords) {
-    for (std::int64_t o = 0; o < kPairs; o += kDoubleWords) {
-      DoubleWords block[kDoubleWords];
-#pragma GCC unroll 8
-      for (int r = 0; r < kDoubleWords; ++r) {
-        Halves row = {};
-        if (i + r < count) {
-          std::memcpy(&row, in + (i + r) * 2 * kPanel + o * 4, sizeof(row));
-        }
-        block[r] = reinterpret_cast<DoubleWords>(
-            pair_up(row, std::make_integer_sequence<int, 2 * kRegisterFloats>()));
-      }
-      transpose_square<kDoubleWords>(block);
-#pragma GCC unroll 8
-      for (int r = 0; r < kDoubleWords; ++r) {
-        std::memcpy(out + (o + r) * 2 * kPanel + i * 4, &block[r], sizeof(block[r]));
-      }
-    }
-  }
+  transpose_pairs(in, 2 * kPanel, count, out, 2 * kPanel);
 }
 
 // Transposes the part of all panels that belongs to the job's inputs, one panel after the other.

@@ -21,13 +21,13 @@ inline constexpr std::int64_t kRate = 16;
   return ((cols + line - 1) / line | 1) * line;
 }
 
-/// Returns how many panels of `panel_bytes` are transposed or expanded at a time. It is a multiple
-/// of the panels in a tall tile of any instruction set, as large as the second-level cache allows
-/// with room left for the rows.
-[[nodiscard]] inline std::int64_t panels_made_at_once(std::int64_t panel_bytes) noexcept {
-  constexpr std::int64_t kTilePanels = 3;
+/// Returns how many panels of `panel_bytes` are transposed or expanded at a time: a multiple of the
+/// panels in a tall tile, as large as the second-level cache allows with room left for the rows.
+[[nodiscard]] inline std::int64_t panels_made_at_once(std::int64_t panel_bytes,
+                                                      const KernelTable& kernels) noexcept {
   constexpr std::int64_t kMadeBytes = std::int64_t{192} * 1024;
-  return std::max<std::int64_t>(1, kMadeBytes / (kTilePanels * panel_bytes)) * kTilePanels;
+  const std::int64_t width = kernels.tile_panels;
+  return std::max<std::int64_t>(1, kMadeBytes / (width * panel_bytes)) * width;
 }
 
 /// Returns the job for the columns of panels [first, end) of a product. The panels are stored from

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <utility>
 
 #include "engines/ops/cpu/vec.hpp"
@@ -56,6 +57,46 @@ inline void transpose_sixteen(const Row& row, float* to, std::int64_t to_row) {
 #pragma GCC unroll 16
       for (int r = 0; r < kSide; ++r) {
         store_register(to + (lane + r) * to_row + i, block[r]);
+      }
+    }
+  }
+}
+
+using Halves = std::uint16_t __attribute__((vector_size(kRegisterFloats * 4)));
+using DoubleWords = std::uint64_t __attribute__((vector_size(kRegisterFloats * 4)));
+
+/// Reorders [a0 a1 b0 b1] to [a0 b0 a1 b1]: pairs of i for outputs a and b become pairs of outputs.
+template <int... quad>
+inline Halves pair_up(Halves x, std::integer_sequence<int, quad...>) {
+  return __builtin_shufflevector(x, x,
+                                 (quad % 4 == 1   ? quad + 1
+                                  : quad % 4 == 2 ? quad - 1
+                                                  : quad)...);
+}
+
+/// Transposes a 16 x 16 block of pairs: `in` holds 8 pairs of i for each of 16 o, `out` 8 pairs of
+/// o for each of 16 i. Two of o and two of i form one double word; there are 8 x 8 of them. `count`
+/// pairs of `in` exist. The pairs of each are `in_row` and `out_row` elements apart.
+inline void transpose_pairs(const std::uint16_t* in, std::int64_t in_row, std::int64_t count,
+                            std::uint16_t* out, std::int64_t out_row) {
+  constexpr std::int64_t kPairs = kLanes / 2;
+  constexpr int kDoubleWords = kRegisterFloats / 2;
+  for (std::int64_t i = 0; i < kPairs; i += kDoubleWords) {
+    for (std::int64_t o = 0; o < kPairs; o += kDoubleWords) {
+      DoubleWords block[kDoubleWords];
+#pragma GCC unroll 8
+      for (int r = 0; r < kDoubleWords; ++r) {
+        Halves row = {};
+        if (i + r < count) {
+          std::memcpy(&row, in + (i + r) * in_row + o * 4, sizeof(row));
+        }
+        block[r] = reinterpret_cast<DoubleWords>(
+            pair_up(row, std::make_integer_sequence<int, 2 * kRegisterFloats>()));
+      }
+      transpose_square<kDoubleWords>(block);
+#pragma GCC unroll 8
+      for (int r = 0; r < kDoubleWords; ++r) {
+        std::memcpy(out + (o + r) * out_row + i * 4, &block[r], sizeof(block[r]));
       }
     }
   }
