@@ -17,6 +17,9 @@ namespace {
 // With fewer rows per worker, columns are divided among the workers instead of rows, so that each
 // panel of the weight is read once.
 constexpr std::int64_t kRowsPerWorker = 64;
+// With at most this many panels of inputs, as of low-rank weights, the backward direction
+// transposes all of them first and divides the rows among the workers.
+constexpr std::int64_t kFewPanels = 4;
 // A weight gradient with at most this many rows or columns is computed without packing.
 constexpr std::int64_t kMaxLowRank = 64;
 // Size of a packed block of columns of dy. It stays in the second-level cache while the columns of
@@ -221,6 +224,24 @@ void CpuOps::linear_backward_input(ConstMatrix dy, const PreparedWeight& weight,
   const std::int64_t panels = panels_for(dx.cols);
   const std::int64_t transposed_elements = w.shape().num_panels() * kPanel * kPanel;
   const std::int64_t transposed_bytes = transposed_elements * (bf16 ? 2 : 4);
+  const auto make = [&](std::int64_t first, std::int64_t end, std::byte* out) {
+    transpose({.shape = w.shape(),
+               .panels = w.data(),
+               .first_panel = first_input / kPanel + first,
+               .num_panels = end - first,
+               .out = out,
+               .out_stride = transposed_elements});
+  };
+  if (panels <= kFewPanels && dx.rows >= kRowsPerWorker * team_.size()) {
+    std::byte* transposed = packed_.bytes(panels * transposed_bytes);
+    make(0, panels, transposed);
+    const ProductJob all = panels_of(whole, 0, panels, transposed, transposed_elements);
+    team_.parallel_for(dx.rows, dy.cols * dx.cols / kRate,
+                       [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+                         kernel(rows_of(all, bf16 ? kernels_.rounded_bytes : 4, begin, end));
+                       });
+    return;
+  }
   const std::int64_t width = panels_made_at_once(transposed_bytes, kernels_);
   const std::int64_t groups = (panels + width - 1) / width;
   team_.parallel_for(groups, dy.cols * (dx.rows + 6) * width * kPanel / kRate,
@@ -229,12 +250,7 @@ void CpuOps::linear_backward_input(ConstMatrix dy, const PreparedWeight& weight,
                        for (std::int64_t group = begin; group < end; ++group) {
                          const std::int64_t first = group * width;
                          const std::int64_t last = std::min(first + width, panels);
-                         transpose({.shape = w.shape(),
-                                    .panels = w.data(),
-                                    .first_panel = first_input / kPanel + first,
-                                    .num_panels = last - first,
-                                    .out = transposed,
-                                    .out_stride = transposed_elements});
+                         make(first, last, transposed);
                          kernel(panels_of(whole, first, last, transposed, transposed_elements));
                        }
                      });
