@@ -27,6 +27,9 @@ constexpr std::int64_t kBlockRows = 2 * kAmxRows;
 // A product reads the rows of x once per pair of panels. It takes about this many bytes of rows at
 // a time, so that they stay in the second-level cache, which has 2 MiB on processors with AMX.
 constexpr std::int64_t kResidentBytes = std::int64_t{1} << 20U;
+// The rows are read from a farther cache once per group of panels that are made together. Tiles
+// multiply so fast that small groups would wait for the rows.
+constexpr std::int64_t kMadePanelBytes = std::int64_t{768} * 1024;
 
 // The tile registers: sums of the upper rows (0, 1) and of the lower rows (2, 3) with two panels, x
 // (4: upper rows, 5: lower rows), and two panels (6, 7). The compiler needs literals.
@@ -270,6 +273,7 @@ double peak_bf16(std::int64_t rounds) {
 void add_amx_kernels(KernelTable& table) noexcept {
   table.product_bf16 = product_bf16;
   table.tile_panels = 2;
+  table.made_panel_bytes = kMadePanelBytes;
   table.peak_bf16 = peak_bf16;
 }
 

@@ -17,9 +17,9 @@ namespace {
 // With fewer rows per worker, columns are divided among the workers instead of rows, so that each
 // panel of the weight is read once.
 constexpr std::int64_t kRowsPerWorker = 64;
-// With at most this many panels of inputs, as of low-rank weights, the backward direction
-// transposes all of them first and divides the rows among the workers.
-constexpr std::int64_t kFewPanels = 4;
+// The backward direction transposes a weight of at most this size, such as that of an adapter, as a
+// whole, and divides the rows among the workers.
+constexpr std::int64_t kSmallWeightBytes = std::int64_t{1} << 20U;
 // A weight gradient with at most this many rows or columns is computed without packing.
 constexpr std::int64_t kMaxLowRank = 64;
 // Size of a packed block of columns of dy. It stays in the second-level cache while the columns of
@@ -232,7 +232,7 @@ void CpuOps::linear_backward_input(ConstMatrix dy, const PreparedWeight& weight,
                .out = out,
                .out_stride = transposed_elements});
   };
-  if (panels <= kFewPanels && dx.rows >= kRowsPerWorker * team_.size()) {
+  if (panels * transposed_bytes <= kSmallWeightBytes && dx.rows >= kRowsPerWorker * team_.size()) {
     std::byte* transposed = packed_.bytes(panels * transposed_bytes);
     make(0, panels, transposed);
     const ProductJob all = panels_of(whole, 0, panels, transposed, transposed_elements);
@@ -242,7 +242,7 @@ void CpuOps::linear_backward_input(ConstMatrix dy, const PreparedWeight& weight,
                        });
     return;
   }
-  const std::int64_t width = panels_made_at_once(transposed_bytes, kernels_);
+  const std::int64_t width = panels_made_at_once(panels, transposed_bytes, team_.size(), kernels_);
   const std::int64_t groups = (panels + width - 1) / width;
   team_.parallel_for(groups, dy.cols * (dx.rows + 6) * width * kPanel / kRate,
                      [&](std::int64_t part, std::int64_t begin, std::int64_t end) {

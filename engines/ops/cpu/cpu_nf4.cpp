@@ -28,7 +28,7 @@ void CpuOps::multiply_nf4(const ProductJob& whole, const PanelWeight& weight,
                           std::int64_t first_panel) {
   const std::int64_t panels = panels_for(whole.cols);
   const std::int64_t elements = whole.depth * kPanel;
-  const std::int64_t width = panels_made_at_once(2 * elements, kernels_);
+  const std::int64_t width = panels_made_at_once(panels, 2 * elements, team_.size(), kernels_);
   const std::int64_t groups = (panels + width - 1) / width;
   team_.parallel_for(groups, whole.depth * (whole.rows + kExpandRows) * width * kPanel / kRate,
                      [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
@@ -53,7 +53,7 @@ void CpuOps::linear_backward_input_nf4(ConstMatrix dy, const PanelWeight& weight
       product_of(product_rows(dy, DType::kBF16, dx.cols), dy.cols, {}, store, dx);
   const std::int64_t panels = panels_for(dx.cols);
   const std::int64_t elements = weight.shape().num_panels() * kPanel * kPanel;
-  const std::int64_t width = panels_made_at_once(2 * elements, kernels_);
+  const std::int64_t width = panels_made_at_once(panels, 2 * elements, team_.size(), kernels_);
   const std::int64_t groups = (panels + width - 1) / width;
   team_.parallel_for(
       groups, dy.cols * (dx.rows + 2 * kExpandRows) * width * kPanel / kRate,

@@ -260,6 +260,9 @@ struct KernelTable {
   const char* isa = "";
   std::int64_t gradient_panel_width = 0;  // columns of a packed panel of `a`; see WeightGradientJob
   std::int64_t tile_panels = 3;           // panels in a tall tile of a product
+  /// Bytes of panels that are transposed or expanded before a product reads them. They share the
+  /// second-level cache with rows.
+  std::int64_t made_panel_bytes = std::int64_t{192} * 1024;
 
   /// Execute `rounds` rounds of multiply-adds in registers. Return the number of operations.
   double (*peak_f32)(std::int64_t rounds) = nullptr;

@@ -21,13 +21,17 @@ inline constexpr std::int64_t kRate = 16;
   return ((cols + line - 1) / line | 1) * line;
 }
 
-/// Returns how many panels of `panel_bytes` are transposed or expanded at a time: a multiple of the
-/// panels in a tall tile, as large as the second-level cache allows with room left for the rows.
-[[nodiscard]] inline std::int64_t panels_made_at_once(std::int64_t panel_bytes,
+/// Returns how many of `panels` panels of `panel_bytes` are transposed or expanded at a time: a
+/// multiple of the panels in a tall tile, as large as the second-level cache allows with room left
+/// for the rows, and small enough that each of `workers` workers gets several groups.
+[[nodiscard]] inline std::int64_t panels_made_at_once(std::int64_t panels, std::int64_t panel_bytes,
+                                                      std::int64_t workers,
                                                       const KernelTable& kernels) noexcept {
-  constexpr std::int64_t kMadeBytes = std::int64_t{192} * 1024;
+  constexpr std::int64_t kGroupsPerWorker = 4;
   const std::int64_t width = kernels.tile_panels;
-  return std::max<std::int64_t>(1, kMadeBytes / (width * panel_bytes)) * width;
+  const std::int64_t fitting = kernels.made_panel_bytes / (width * panel_bytes);
+  const std::int64_t share = panels / (width * workers * kGroupsPerWorker);
+  return std::max<std::int64_t>(1, std::min(fitting, share)) * width;
 }
 
 /// Returns the job for the columns of panels [first, end) of a product. The panels are stored from

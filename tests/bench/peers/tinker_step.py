@@ -5,17 +5,19 @@
 Usage: tinker_step.py --tidemill PROGRAM --model DIR [options]
 Needs the Python package tinker. `tidemill-bench` must be in the folder of PROGRAM. A step is
 `forward_backward` and `optim_step` of 8 x 512 tokens with a LoRA adapter of rank 16 over all linear
-layers but the head. Prints a line of JSON for each figure:
+layers but the head. Prints a line of JSON for each figure of each round, and then the medians:
 
   engine                tokens per second of lora_step_TYPE_b4, which has 4 x 512 tokens
   tinker_step           through the package, with 1 client and with 4 clients together
   tinker_step_raw       through HTTP requests whose bodies are made before the time starts
 
-`ratio` is the rate of all clients together relative to the engine. `client_seconds` is the time of
+`ratio` is the rate of all clients together relative to the engine, which is measured before and after
+the server in each round; `of_one_client` is relative to one client. `client_seconds` is the time of
 the processor that this process spends per step, which the server lacks if they share cores.
 """
 import argparse
 import http.client
+import itertools
 import json
 import pathlib
 import statistics
@@ -140,6 +142,38 @@ def of_engine(args: argparse.Namespace, dtype: str) -> dict:
     return {"figure": "engine", "threads": args.threads, "tokens_per_second": row["value"]}
 
 
+def of_server(args: argparse.Namespace, data: list[types.Datum]) -> list[dict]:
+    rows = []
+    with Server(str(args.tidemill), args.model, "serve.checkpoints_path=checkpoints",
+                f"device.threads={args.threads}") as server:
+        for figure, count in itertools.product(("tinker_step", "tinker_step_raw"), args.clients):
+            service = tinker.ServiceClient(base_url=server.url, api_key="tml-none")
+            opened = [service.create_lora_training_client(
+                server.model, rank=16, seed=i, train_unembed=False).result()
+                for i in range(count)]
+            steps = [package_step(one, data) if figure == "tinker_step" else
+                     RawClient(server, one.model_id, data, args.steps + 1).step
+                     for one in opened]
+            rows.append({"figure": figure, "threads": args.threads,
+                         **measure(steps, args.steps, args.sequences * args.tokens)})
+            service.close("success").result()
+    return rows
+
+
+def measure_round(args: argparse.Namespace, dtype: str, data: list[types.Datum]) -> list[dict]:
+    """Measures the engine before and after the server. `ratio` is relative to their mean."""
+    before = of_engine(args, dtype)
+    rows = of_server(args, data)
+    after = of_engine(args, dtype)
+    engine = (before["tokens_per_second"] + after["tokens_per_second"]) / 2
+    one = {row["figure"]: row["tokens_per_second"] for row in rows if row["clients"] == 1}
+    for row in rows:
+        row["ratio"] = round(row["tokens_per_second"] / engine, 3)
+        if row["figure"] in one:
+            row["of_one_client"] = round(row["tokens_per_second"] / one[row["figure"]], 3)
+    return [before, after, *rows]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tidemill", type=pathlib.Path, required=True)
@@ -149,34 +183,24 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--sequences", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=512)
-    parser.add_argument("--no-engine", action="store_true")
+    parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     args.tidemill, args.model = args.tidemill.resolve(), args.model.resolve()
     config = json.loads((args.model / "config.json").read_text())
     dtype = "bf16" if "bfloat16" in (config.get("dtype"), config.get("torch_dtype")) else "f32"
 
-    engine = None
-    if not args.no_engine:
-        engine = of_engine(args, dtype)
-        print(json.dumps(engine), flush=True)
     data = batch(args.sequences, args.tokens, config["vocab_size"])
-    with Server(str(args.tidemill), args.model, "serve.checkpoints_path=checkpoints",
-                f"device.threads={args.threads}") as server:
-        for figure in ("tinker_step", "tinker_step_raw"):
-            for count in args.clients:
-                service = tinker.ServiceClient(base_url=server.url, api_key="tml-none")
-                opened = [service.create_lora_training_client(
-                    server.model, rank=16, seed=i, train_unembed=False).result()
-                    for i in range(count)]
-                steps = [package_step(one, data) if figure == "tinker_step" else
-                         RawClient(server, one.model_id, data, args.steps + 1).step
-                         for one in opened]
-                row = measure(steps, args.steps, args.sequences * args.tokens)
-                if engine:
-                    row["ratio"] = round(row["tokens_per_second"] / engine["tokens_per_second"], 3)
-                print(json.dumps({"figure": figure, "model": args.model.parent.name, "dtype": dtype,
-                                  "threads": args.threads, **row}), flush=True)
-                service.close("success").result()
+    ratios: dict[tuple[str, int], list[dict]] = {}
+    for number in range(args.rounds):
+        for row in measure_round(args, dtype, data):
+            print(json.dumps({"round": number, **row}), flush=True)
+            if "ratio" in row:
+                ratios.setdefault((row["figure"], row["clients"]), []).append(row)
+    for (figure, clients), rows in ratios.items():
+        print(json.dumps({"figure": figure, "clients": clients, "model": args.model.parent.name,
+                          "dtype": dtype, **{
+                              name: statistics.median(row[name] for row in rows)
+                              for name in ("ratio", "of_one_client") if name in rows[0]}}))
 
 
 if __name__ == "__main__":

@@ -483,7 +483,7 @@ std::vector<Rows> run_everything(Ops& ops) {
       results.insert(results.end(), {y, dx});
     }
   }
-  // Few inputs: all panels are transposed once, and the rows are divided.
+  // A small weight: all panels are transposed once, and the rows are divided.
   const Rows narrow = Rows::random(kOut, 24, 1);
   const auto low_rank =
       ops.prepare_weight(f32_weight(narrow), DType::kF32, WeightUse::kForwardAndBackward).value();
