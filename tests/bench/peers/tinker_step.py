@@ -10,6 +10,7 @@ layers but the head. Prints a line of JSON for each figure of each round, and th
   engine                tokens per second of lora_step_TYPE_b4, which has 4 x 512 tokens
   tinker_step           through the package, with 1 client and with 4 clients together
   tinker_step_raw       through HTTP requests whose bodies are made before the time starts
+  peer_step             through the package, of the server --peer
 
 `ratio` is the rate of all clients together relative to the engine, which is measured before and after
 the server in each round; `of_one_client` is relative to one client. `client_seconds` is the time of
@@ -142,28 +143,38 @@ def of_engine(args: argparse.Namespace, dtype: str) -> dict:
     return {"figure": "engine", "threads": args.threads, "tokens_per_second": row["value"]}
 
 
+def of_clients(args: argparse.Namespace, url: str, model: str, figure: str, count: int,
+               step_of: Callable[[tinker.TrainingClient], Step]) -> dict:
+    service = tinker.ServiceClient(base_url=url, api_key="tml-none")
+    opened = [service.create_lora_training_client(model, rank=16, seed=i,
+                                                  train_unembed=False).result()
+              for i in range(count)]
+    row = {"figure": figure, "threads": args.threads,
+           **measure([step_of(one) for one in opened], args.steps, args.sequences * args.tokens)}
+    service.close("success").result()
+    return row
+
+
 def of_server(args: argparse.Namespace, data: list[types.Datum]) -> list[dict]:
-    rows = []
     with Server(str(args.tidemill), args.model, "serve.checkpoints_path=checkpoints",
                 f"device.threads={args.threads}") as server:
-        for figure, count in itertools.product(("tinker_step", "tinker_step_raw"), args.clients):
-            service = tinker.ServiceClient(base_url=server.url, api_key="tml-none")
-            opened = [service.create_lora_training_client(
-                server.model, rank=16, seed=i, train_unembed=False).result()
-                for i in range(count)]
-            steps = [package_step(one, data) if figure == "tinker_step" else
-                     RawClient(server, one.model_id, data, args.steps + 1).step
-                     for one in opened]
-            rows.append({"figure": figure, "threads": args.threads,
-                         **measure(steps, args.steps, args.sequences * args.tokens)})
-            service.close("success").result()
-    return rows
+        ways = {"tinker_step": lambda one: package_step(one, data),
+                "tinker_step_raw": lambda one: RawClient(server, one.model_id, data,
+                                                         args.steps + 1).step}
+        return [of_clients(args, server.url, server.model, figure, count, step_of)
+                for (figure, step_of), count in itertools.product(ways.items(), args.clients)]
+
+
+def of_peer(args: argparse.Namespace, data: list[types.Datum]) -> list[dict]:
+    return [of_clients(args, args.peer, str(args.model), "peer_step", count,
+                       lambda one: package_step(one, data))
+            for count in args.clients]
 
 
 def measure_round(args: argparse.Namespace, dtype: str, data: list[types.Datum]) -> list[dict]:
     """Measures the engine before and after the server. `ratio` is relative to their mean."""
     before = of_engine(args, dtype)
-    rows = of_server(args, data)
+    rows = of_server(args, data) + (of_peer(args, data) if args.peer else [])
     after = of_engine(args, dtype)
     engine = (before["tokens_per_second"] + after["tokens_per_second"]) / 2
     one = {row["figure"]: row["tokens_per_second"] for row in rows if row["clients"] == 1}
@@ -184,6 +195,7 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peer", metavar="URL", help="another server of the same model that runs")
     args = parser.parse_args()
     args.tidemill, args.model = args.tidemill.resolve(), args.model.resolve()
     config = json.loads((args.model / "config.json").read_text())
