@@ -14,6 +14,7 @@ using engines::AddSpecialTokens;
 using engines::Tokenizer;
 using engines::chat::ChatRequest;
 using engines::chat::ChatTemplate;
+using engines::chat::CodePointSpan;
 using engines::chat::Ending;
 using engines::chat::has_role;
 using engines::chat::List;
@@ -21,7 +22,7 @@ using engines::chat::make_message;
 using engines::chat::Rendering;
 using engines::chat::Value;
 using engines::chat::with_joined_parts;
-using engines::chat::with_system_message;
+using engines::chat::with_parsed_arguments;
 
 // Returns whether `whole` begins with `start`.
 bool begins_with(const std::vector<std::int32_t>& whole, const std::vector<std::int32_t>& start) {
@@ -29,9 +30,40 @@ bool begins_with(const std::vector<std::int32_t>& whole, const std::vector<std::
 }
 
 // Returns a list of the messages before index `end`.
-Value first_messages(const List& messages, std::size_t end) {
-  return Value::sequence(
-      List(messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(end)));
+List first_messages(const List& messages, std::size_t end) {
+  return {messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(end)};
+}
+
+// Returns whether a row excludes `message` from the loss.
+bool is_excluded(const Value& message) {
+  const Value* weight = message.as_dict().member("weight");
+  return weight != nullptr && weight->integer() == 0;
+}
+
+// Returns the generation blocks of the messages that are not excluded from the loss.
+Result<std::vector<CodePointSpan>> included_spans(const List& messages,
+                                                  const std::vector<CodePointSpan>& spans) {
+  if (std::none_of(messages.begin(), messages.end(), is_excluded)) {
+    return spans;
+  }
+  std::vector<CodePointSpan> included;
+  std::size_t turn = 0;
+  for (const Value& message : messages) {
+    if (!has_role(message, "assistant")) {
+      continue;
+    }
+    if (turn < spans.size() && !is_excluded(message)) {
+      included.push_back(spans[turn]);
+    }
+    ++turn;
+  }
+  if (turn != spans.size()) {
+    return invalid_argument("the chat template has " + std::to_string(spans.size()) +
+                            " generation blocks for " + std::to_string(turn) +
+                            " messages of the assistant, so those with the weight 0 cannot be "
+                            "found");
+  }
+  return included;
 }
 
 }  // namespace
@@ -78,6 +110,8 @@ Status TextCodec::parse_variables() {
 
 Status TextCodec::parse_template(const std::string& text) {
   TIDEMILL_ASSIGN_OR_RETURN(template_, ChatTemplate::parse(text));
+  knows_tools_ = text.find("tools") != std::string::npos;
+  knows_calls_ = text.find("tool_calls") != std::string::npos;
   marks_generation_ = engines::chat::has_generation_tag(text);
   renders_parts_ = engines::chat::renders_parts(*template_, request());
   return {};
@@ -100,38 +134,67 @@ ChatRequest TextCodec::request() const {
   return request;
 }
 
-// Joins the parts of a message's content unless the template renders parts itself.
+// Parses the arguments of tool calls. Joins the parts of a message's content unless the template
+// renders parts itself.
 Result<List> TextCodec::messages_from(const std::string& json) const {
   TIDEMILL_ASSIGN_OR_RETURN(const Value parsed, Value::parse_json(json));
-  List messages = parsed.as_sequence().items;
+  List messages = with_parsed_arguments(parsed.as_sequence().items);
+  const bool has_calls = std::any_of(messages.begin(), messages.end(), [](const Value& message) {
+    const Value* calls = message.as_dict().member("tool_calls");
+    return calls != nullptr && calls->truthy();
+  });
+  if (has_calls && template_.has_value() && !knows_calls_) {
+    return invalid_argument(
+        "the row has tool_calls, which the model's chat template does not know");
+  }
   return renders_parts_ ? std::move(messages) : with_joined_parts(std::move(messages));
 }
 
-// Returns the messages of a row, with a system message.
-Result<Value> TextCodec::conversation(const std::string& json) const {
-  TIDEMILL_ASSIGN_OR_RETURN(List messages, messages_from(json));
-  return with_system_message(std::move(messages), options_.system);
+List TextCodec::with_system(List messages) const {
+  return engines::chat::with_system_message(std::move(messages), options_.system)
+      .as_sequence()
+      .items;
 }
 
-Result<Rendering> TextCodec::rendering(const Value& messages, Ending ending) const {
+Result<Value> TextCodec::tools_from(const std::string& json) const {
+  if (json.empty()) {
+    return Value();
+  }
+  if (template_.has_value() && !knows_tools_) {
+    return invalid_argument("the row has tools, which the model's chat template does not know");
+  }
+  return Value::parse_json(json);
+}
+
+// Returns the messages and the tools of a row.
+Result<TextCodec::Conversation> TextCodec::conversation(const std::string& messages,
+                                                        const std::string& tools) const {
+  Conversation conversation;
+  TIDEMILL_ASSIGN_OR_RETURN(conversation.tools, tools_from(tools));
+  TIDEMILL_ASSIGN_OR_RETURN(conversation.messages, messages_from(messages));
+  return conversation;
+}
+
+Result<Rendering> TextCodec::rendering(const Conversation& conversation, Ending ending) const {
   if (!template_.has_value()) {
     return invalid_argument("the row has messages, but the model has no chat template");
   }
   ChatRequest request = this->request();
-  request.messages = messages;
+  request.messages = Value::sequence(conversation.messages);
+  request.tools = conversation.tools;
   request.ending = ending;
   auto rendering = template_->render(request);
   return rendering.ok() ? std::move(rendering) : rendering.status().with_context("chat template");
 }
 
-Result<std::string> TextCodec::render(const Value& messages, Ending ending) const {
-  TIDEMILL_ASSIGN_OR_RETURN(Rendering whole, rendering(messages, ending));
+Result<std::string> TextCodec::render(const Conversation& conversation, Ending ending) const {
+  TIDEMILL_ASSIGN_OR_RETURN(Rendering whole, rendering(conversation, ending));
   return std::move(whole.text);
 }
 
-Result<std::vector<std::int32_t>> TextCodec::rendered_ids(const Value& messages,
+Result<std::vector<std::int32_t>> TextCodec::rendered_ids(const Conversation& conversation,
                                                           Ending ending) const {
-  TIDEMILL_ASSIGN_OR_RETURN(const std::string text, render(messages, ending));
+  TIDEMILL_ASSIGN_OR_RETURN(const std::string text, render(conversation, ending));
   // A chat template writes the special tokens itself.
   return tokenizer_.encode(text, AddSpecialTokens::kNo);
 }
@@ -142,11 +205,12 @@ Result<std::vector<std::int32_t>> TextCodec::prompt_ids(const storage::PromptRow
       TIDEMILL_RETURN_IF_ERROR(check_no_system());
       return tokenizer_.encode(row.prompt, AddSpecialTokens::kYes);
     }
-    Value messages = with_system_message({make_message("user", row.prompt)}, options_.system);
+    Conversation prompt{with_system(List{make_message("user", row.prompt)})};
     if (!row.messages.empty()) {
-      TIDEMILL_ASSIGN_OR_RETURN(messages, conversation(row.messages));
+      TIDEMILL_ASSIGN_OR_RETURN(prompt, conversation(row.messages, row.tools));
+      prompt.messages = with_system(std::move(prompt.messages));
     }
-    return rendered_ids(messages, Ending::kGenerationPrompt);
+    return rendered_ids(prompt, Ending::kGenerationPrompt);
   }();
   if (ids.ok() && ids.value().empty()) {
     return invalid_argument(row.location.to_string() + ": the prompt has no tokens");
@@ -171,24 +235,28 @@ Result<SupervisedTokens> TextCodec::supervised_answer(const std::string& prompt,
 }
 
 // Returns messages whose targets are marked by the template.
-Result<SupervisedTokens> TextCodec::marked_messages(const Value& messages) const {
-  TIDEMILL_ASSIGN_OR_RETURN(const Rendering whole, rendering(messages, Ending::kPlain));
+Result<SupervisedTokens> TextCodec::marked_messages(const Conversation& conversation) const {
+  TIDEMILL_ASSIGN_OR_RETURN(const Rendering whole, rendering(conversation, Ending::kPlain));
+  TIDEMILL_ASSIGN_OR_RETURN(const std::vector<CodePointSpan> spans,
+                            included_spans(conversation.messages, whole.generation_spans));
   TIDEMILL_ASSIGN_OR_RETURN(engines::Encoding encoding,
                             tokenizer_.encode_with_spans(whole.text, AddSpecialTokens::kNo));
   SupervisedTokens tokens;
-  tokens.loss_mask = engines::chat::generation_mask(whole.text, whole.generation_spans, encoding);
+  tokens.loss_mask = engines::chat::generation_mask(whole.text, spans, encoding);
   tokens.ids = std::move(encoding.ids);
   return tokens;
 }
 
 // Makes the assistant's message at index `turn` a target. Renders the messages up to the header of
 // the turn and up to its end. Returns why it is none, or "".
-Result<std::string> TextCodec::add_turn(const List& messages, std::size_t turn,
+Result<std::string> TextCodec::add_turn(const Conversation& conversation, std::size_t turn,
                                         SupervisedTokens& tokens) const {
-  TIDEMILL_ASSIGN_OR_RETURN(
-      const auto before, rendered_ids(first_messages(messages, turn), Ending::kGenerationPrompt));
-  TIDEMILL_ASSIGN_OR_RETURN(const auto after,
-                            rendered_ids(first_messages(messages, turn + 1), Ending::kPlain));
+  const auto up_to = [&conversation](std::size_t end) {
+    return Conversation{first_messages(conversation.messages, end), conversation.tools};
+  };
+  TIDEMILL_ASSIGN_OR_RETURN(const auto before,
+                            rendered_ids(up_to(turn), Ending::kGenerationPrompt));
+  TIDEMILL_ASSIGN_OR_RETURN(const auto after, rendered_ids(up_to(turn + 1), Ending::kPlain));
   const std::string name = "message " + std::to_string(turn + 1);
   if (!begins_with(tokens.ids, after) || after.size() < before.size()) {
     return "the chat template renders " + name + " differently if more messages follow";
@@ -202,20 +270,20 @@ Result<std::string> TextCodec::add_turn(const List& messages, std::size_t turn,
   return std::string();
 }
 
-Result<SupervisedTokens> TextCodec::supervised_messages(const Value& messages) const {
+Result<SupervisedTokens> TextCodec::supervised_messages(const Conversation& conversation) const {
   if (marks_generation_) {
-    return marked_messages(messages);
+    return marked_messages(conversation);
   }
-  const List& list = messages.as_sequence().items;
+  const List& list = conversation.messages;
   SupervisedTokens tokens;
-  TIDEMILL_ASSIGN_OR_RETURN(tokens.ids, rendered_ids(messages, Ending::kPlain));
+  TIDEMILL_ASSIGN_OR_RETURN(tokens.ids, rendered_ids(conversation, Ending::kPlain));
   tokens.loss_mask.assign(tokens.ids.size(), 0);
   std::string problem;  // of the last turn
   for (std::size_t i = 0; i < list.size(); ++i) {
-    if (!has_role(list[i], "assistant")) {
+    if (!has_role(list[i], "assistant") || is_excluded(list[i])) {
       continue;
     }
-    TIDEMILL_ASSIGN_OR_RETURN(problem, add_turn(list, i, tokens));
+    TIDEMILL_ASSIGN_OR_RETURN(problem, add_turn(conversation, i, tokens));
     tokens.turns_left_out += problem.empty() ? 0 : 1;
   }
   if (!problem.empty()) {
@@ -267,13 +335,13 @@ Result<SupervisedTokens> TextCodec::supervised_continuation(const std::string& p
 }
 
 // All that the template renders after the prompt and the header of the turn are targets.
-Result<SupervisedTokens> TextCodec::supervised_chat(List prompt, const List& continuation) const {
-  prompt.insert(prompt.end(), continuation.begin(), continuation.end());
-  const Value whole = with_system_message(std::move(prompt), options_.system);
-  const List& list = whole.as_sequence().items;
-  TIDEMILL_ASSIGN_OR_RETURN(
-      const std::string before,
-      render(first_messages(list, list.size() - continuation.size()), Ending::kGenerationPrompt));
+Result<SupervisedTokens> TextCodec::supervised_chat(Conversation prompt,
+                                                    const List& continuation) const {
+  Conversation whole = prompt;
+  whole.messages.insert(whole.messages.end(), continuation.begin(), continuation.end());
+  whole.messages = with_system(std::move(whole.messages));
+  prompt.messages = first_messages(whole.messages, whole.messages.size() - continuation.size());
+  TIDEMILL_ASSIGN_OR_RETURN(const std::string before, render(prompt, Ending::kGenerationPrompt));
   TIDEMILL_ASSIGN_OR_RETURN(const std::string text, render(whole, Ending::kPlain));
   TIDEMILL_ASSIGN_OR_RETURN(const auto first, tokenizer_.encode(before, AddSpecialTokens::kNo));
   SupervisedTokens tokens;
@@ -294,26 +362,27 @@ Result<SupervisedTokens> TextCodec::supervised(const storage::SupervisedRow& row
     switch (row.kind) {
       case Kind::kTokens: return SupervisedTokens{row.input_ids, row.loss_mask, 0};
       case Kind::kMessages: {
-        TIDEMILL_ASSIGN_OR_RETURN(const Value messages, conversation(row.messages));
-        return supervised_messages(messages);
+        TIDEMILL_ASSIGN_OR_RETURN(Conversation whole, conversation(row.messages, row.tools));
+        whole.messages = with_system(std::move(whole.messages));
+        return supervised_messages(whole);
       }
       case Kind::kText: return supervised_text(row.text);
       case Kind::kContinuedText:
         return options_.prompts_as_messages
-                   ? supervised_chat({make_message("user", row.prompt)},
+                   ? supervised_chat({List{make_message("user", row.prompt)}},
                                      {make_message("assistant", row.continuation)})
                    : supervised_continuation(row.prompt, row.continuation);
       case Kind::kContinuedChat: {
-        TIDEMILL_ASSIGN_OR_RETURN(List prompt, messages_from(row.messages));
+        TIDEMILL_ASSIGN_OR_RETURN(Conversation prompt, conversation(row.messages, row.tools));
         TIDEMILL_ASSIGN_OR_RETURN(const List continuation, messages_from(row.continuation));
         return supervised_chat(std::move(prompt), continuation);
       }
       case Kind::kPromptAnswer:
-        return options_.prompts_as_messages ? supervised_messages(with_system_message(
-                                                  {make_message("user", row.prompt),
-                                                   make_message("assistant", row.reference_answer)},
-                                                  options_.system))
-                                            : supervised_answer(row.prompt, row.reference_answer);
+        return options_.prompts_as_messages
+                   ? supervised_messages(
+                         {with_system({make_message("user", row.prompt),
+                                       make_message("assistant", row.reference_answer)})})
+                   : supervised_answer(row.prompt, row.reference_answer);
     }
     return Status(Errc::kInternal, "unknown kind of row");
   }();

@@ -58,7 +58,7 @@ public:
   /// token follows a text, an answer and a continuation. A chat template ends its turns itself.
   /// If it has {% generation %} tags, the tokens inside them are the targets of messages.
   /// Otherwise a turn is a target if the text up to its end begins the text of all messages; the
-  /// last turn must be one.
+  /// last turn must be one. A message whose `weight` is 0 is no target.
   /// Errors: `kInvalidArgument` beginning with the row's location.
   [[nodiscard]] Result<SupervisedTokens> supervised(const storage::SupervisedRow& row) const;
 
@@ -70,6 +70,12 @@ public:
   [[nodiscard]] const engines::Tokenizer& tokenizer() const noexcept { return tokenizer_; }
 
 private:
+  // What a chat template renders.
+  struct Conversation {
+    engines::chat::List messages;
+    engines::chat::Value tools = {};  // a list of mappings, or none
+  };
+
   TextCodec(engines::Tokenizer tokenizer, std::string now, ChatOptions options)
       : tokenizer_(std::move(tokenizer)), now_(std::move(now)), options_(std::move(options)) {}
 
@@ -78,19 +84,21 @@ private:
   [[nodiscard]] Status parse_template(const std::string& text);
   [[nodiscard]] engines::chat::ChatRequest request() const;
   [[nodiscard]] Result<engines::chat::List> messages_from(const std::string& json) const;
-  [[nodiscard]] Result<engines::chat::Value> conversation(const std::string& json) const;
-  [[nodiscard]] Result<engines::chat::Rendering> rendering(const engines::chat::Value& messages,
+  [[nodiscard]] Result<Conversation> conversation(const std::string& messages,
+                                                  const std::string& tools) const;
+  [[nodiscard]] engines::chat::List with_system(engines::chat::List messages) const;
+  [[nodiscard]] Result<engines::chat::Value> tools_from(const std::string& json) const;
+  [[nodiscard]] Result<engines::chat::Rendering> rendering(const Conversation& conversation,
                                                            engines::chat::Ending ending) const;
-  [[nodiscard]] Result<std::string> render(const engines::chat::Value& messages,
+  [[nodiscard]] Result<std::string> render(const Conversation& conversation,
                                            engines::chat::Ending ending) const;
-  [[nodiscard]] Result<std::vector<std::int32_t>> rendered_ids(const engines::chat::Value& messages,
+  [[nodiscard]] Result<std::vector<std::int32_t>> rendered_ids(const Conversation& conversation,
                                                                engines::chat::Ending ending) const;
-  [[nodiscard]] Result<SupervisedTokens> marked_messages(
-      const engines::chat::Value& messages) const;
-  [[nodiscard]] Result<std::string> add_turn(const engines::chat::List& messages, std::size_t turn,
+  [[nodiscard]] Result<SupervisedTokens> marked_messages(const Conversation& conversation) const;
+  [[nodiscard]] Result<std::string> add_turn(const Conversation& conversation, std::size_t turn,
                                              SupervisedTokens& tokens) const;
   [[nodiscard]] Result<SupervisedTokens> supervised_messages(
-      const engines::chat::Value& messages) const;
+      const Conversation& conversation) const;
   [[nodiscard]] Result<SupervisedTokens> supervised_answer(const std::string& prompt,
                                                            const std::string& answer) const;
   [[nodiscard]] std::string with_end_token(std::string text) const;
@@ -98,11 +106,13 @@ private:
   [[nodiscard]] Result<SupervisedTokens> supervised_continuation(
       const std::string& prompt, const std::string& continuation) const;
   [[nodiscard]] Result<SupervisedTokens> supervised_chat(
-      engines::chat::List prompt, const engines::chat::List& continuation) const;
+      Conversation prompt, const engines::chat::List& continuation) const;
 
   engines::Tokenizer tokenizer_;
   std::optional<engines::chat::ChatTemplate> template_;
-  bool marks_generation_ = false;  // the template has {% generation %} tags
+  bool knows_tools_ = false;       // the template mentions `tools`
+  bool knows_calls_ = false;       // it mentions `tool_calls`
+  bool marks_generation_ = false;  // it has {% generation %} tags
   bool renders_parts_ = false;     // it renders contents that are lists of text parts
   std::vector<std::pair<std::string, engines::chat::Value>> variables_;
   std::string now_;

@@ -54,6 +54,27 @@ void pass_sign(std::string_view& text) {
   }
 }
 
+// Returns `value` with the member `name` replaced by what `change` makes of it, if it has one.
+template <class Change>
+Value with_member(const Value& value, std::string_view name, Change change) {
+  const Value* member = value.is_dict() ? value.as_dict().member(name) : nullptr;
+  if (member == nullptr) {
+    return value;
+  }
+  Dict changed = value.as_dict();
+  changed.insert(name, change(*member));
+  return changed;
+}
+
+// Returns the object that `arguments` are the text of, or `arguments`.
+Value parsed_arguments(const Value& arguments) {
+  if (!arguments.is_string()) {
+    return arguments;
+  }
+  const auto parsed = Value::parse_json(arguments.as_string());
+  return parsed.ok() && parsed.value().is_dict() ? parsed.value() : arguments;
+}
+
 }  // namespace
 
 Value make_message(const char* role, const std::string& content) {
@@ -85,6 +106,24 @@ List with_joined_parts(List messages) {
       changed.insert("content", *joined);
       message = Value(std::move(changed));
     }
+  }
+  return messages;
+}
+
+List with_parsed_arguments(List messages) {
+  for (Value& message : messages) {
+    message = with_member(message, "tool_calls", [](const Value& calls) {
+      if (!calls.is_sequence()) {
+        return calls;
+      }
+      List parsed = calls.as_sequence().items;
+      for (Value& call : parsed) {
+        call = with_member(call, "function", [](const Value& function) {
+          return with_member(function, "arguments", parsed_arguments);
+        });
+      }
+      return Value::sequence(std::move(parsed));
+    });
   }
   return messages;
 }

@@ -25,6 +25,10 @@ namespace tidemill::engines::chat {
 /// text parts only: `{"type": "text", "text": TEXT}`. For templates that render only strings.
 [[nodiscard]] List with_joined_parts(List messages);
 
+/// Returns `messages`, with the arguments of tool calls as objects, which chat templates expect, if
+/// they are the texts of objects, as in OpenAI's API.
+[[nodiscard]] List with_parsed_arguments(List messages);
+
 /// Returns whether a template renders a content that is a list of text parts by itself. Renders
 /// such a message with the other inputs of `request`.
 [[nodiscard]] bool renders_parts(const ChatTemplate& chat, ChatRequest request);

@@ -5,6 +5,7 @@
 #include <array>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "base/json/json.hpp"
 #include "base/text/clip.hpp"
@@ -91,6 +92,27 @@ Result<std::string> read_answer(const Json& value) {
   return *value.if_string();
 }
 
+// Messages and tools become values of a template, whose integers have 64 bits.
+Status check_integers(const Json& value, const std::string& key) {
+  const std::string* digits = find_large_integer(value);
+  return digits == nullptr
+             ? Status()
+             : invalid_argument(key + ": integer " + clipped(*digits, kMaxShownDigits) +
+                                " does not fit 64 bits");
+}
+
+// Refuses a message that asks for what rendering and training would ignore.
+Status check_message(const Json& message, const std::string& location) {
+  if (!value_or_null(message, "function_call").is_null()) {
+    return invalid_argument(location + ".function_call: is not supported; use tool_calls");
+  }
+  const Json& calls = value_or_null(message, "tool_calls");
+  if (!calls.is_null() && calls.if_array() == nullptr) {
+    return invalid_argument(location + ".tool_calls: must be an array");
+  }
+  return {};
+}
+
 enum class Assistant { kOptional, kRequired };
 
 Result<std::string> read_messages(const Json& value, const std::string& key, Assistant assistant) {
@@ -113,17 +135,74 @@ Result<std::string> read_messages(const Json& value, const std::string& key, Ass
     if (!content.is_null() && content.if_string() == nullptr && content.if_array() == nullptr) {
       return invalid_argument(location + ".content: must be a string, an array of parts, or null");
     }
+    TIDEMILL_RETURN_IF_ERROR(check_message(message, location));
     has_assistant = has_assistant || *role == "assistant";
   }
   if (assistant == Assistant::kRequired && !has_assistant) {
     return invalid_argument(key + ": none is from the assistant, so there is nothing to learn");
   }
-  // Messages become values of a template, whose integers have 64 bits.
-  if (const std::string* digits = find_large_integer(value)) {
-    return invalid_argument(key + ": integer " + clipped(*digits, kMaxShownDigits) +
-                            " does not fit 64 bits");
-  }
+  TIDEMILL_RETURN_IF_ERROR(check_integers(value, key));
   return compact_text(value);
+}
+
+// Returns the text of the member `tools` of a row with messages, or "" if it has none. Refuses
+// other members of OpenAI's rows that would be ignored.
+Result<std::string> read_tools(const Json& object) {
+  for (const auto& [name, remedy] :
+       {std::pair{"functions", "use tools"}, std::pair{"function_call", "use tools"},
+        std::pair{"parallel_tool_calls", "remove it, because it does not change the training"}}) {
+    if (!value_or_null(object, name).is_null()) {
+      return invalid_argument(std::string(name) + ": is not supported; " + remedy);
+    }
+  }
+  const Json& tools = value_or_null(object, "tools");
+  if (tools.is_null()) {
+    return std::string();
+  }
+  if (tools.if_array() == nullptr) {
+    return invalid_argument("tools: must be an array");
+  }
+  for (std::size_t i = 0; i < tools.if_array()->size(); ++i) {
+    const Json& function = value_or_null((*tools.if_array())[i], "function");
+    if (value_or_null(function, "name").if_string() == nullptr) {
+      return invalid_argument("tools[" + std::to_string(i) + "]: must be a function with a name");
+    }
+  }
+  TIDEMILL_RETURN_IF_ERROR(check_integers(tools, "tools"));
+  return tools.if_array()->empty() ? std::string() : compact_text(tools);
+}
+
+// Checks the member `weight` of messages: 0 excludes a message of the assistant from the loss.
+Status check_weights(const Json& messages) {
+  bool has_target = false;
+  for (std::size_t i = 0; i < messages.if_array()->size(); ++i) {
+    const Json& message = (*messages.if_array())[i];
+    const bool is_assistant = *value_or_null(message, "role").if_string() == "assistant";
+    const Json& weight = value_or_null(message, "weight");
+    const std::string location = "messages[" + std::to_string(i) + "].weight: ";
+    if (!weight.is_null() && !is_assistant) {
+      return invalid_argument(location + "only messages of the assistant may have one");
+    }
+    const std::int64_t* number = weight.if_integer();
+    if (!weight.is_null() && (number == nullptr || *number < 0 || *number > 1)) {
+      return invalid_argument(location + "must be 0 or 1");
+    }
+    has_target = has_target || (is_assistant && (number == nullptr || *number == 1));
+  }
+  return has_target ? Status()
+                    : invalid_argument(
+                          "messages: all of the assistant have the weight 0, so there "
+                          "is nothing to learn");
+}
+
+// Refuses the member `weight` of messages of which none or all are targets.
+Status refuse_weights(const Json& messages, const std::string& key) {
+  for (std::size_t i = 0; i < messages.if_array()->size(); ++i) {
+    if (!value_or_null((*messages.if_array())[i], "weight").is_null()) {
+      return invalid_argument(key + "[" + std::to_string(i) + "].weight: use the member messages");
+    }
+  }
+  return {};
 }
 
 // Returns 0 or 1, or nothing for any other value.
@@ -284,14 +363,20 @@ Result<SupervisedRow> read_prompt_and_completion(const Json& object) {
   TIDEMILL_ASSIGN_OR_RETURN(row.messages, read_messages(prompt, "prompt", Assistant::kOptional));
   TIDEMILL_ASSIGN_OR_RETURN(row.continuation,
                             read_messages(completion, "completion", Assistant::kRequired));
+  TIDEMILL_RETURN_IF_ERROR(refuse_weights(prompt, "prompt"));
+  TIDEMILL_RETURN_IF_ERROR(refuse_weights(completion, "completion"));
+  TIDEMILL_ASSIGN_OR_RETURN(row.tools, read_tools(object));
   return row;
 }
 
 Result<SupervisedRow> read_conversation(const Json& object) {
   SupervisedRow row;
   row.kind = SupervisedRow::Kind::kMessages;
-  TIDEMILL_ASSIGN_OR_RETURN(row.messages, read_messages(value_or_null(object, "messages"),
-                                                        "messages", Assistant::kRequired));
+  const Json& messages = value_or_null(object, "messages");
+  TIDEMILL_ASSIGN_OR_RETURN(row.messages,
+                            read_messages(messages, "messages", Assistant::kRequired));
+  TIDEMILL_RETURN_IF_ERROR(check_weights(messages));
+  TIDEMILL_ASSIGN_OR_RETURN(row.tools, read_tools(object));
   return row;
 }
 
@@ -362,6 +447,9 @@ Result<PromptRow> parse_prompt_row(std::string_view text) {
   } else {
     return invalid_argument("has " + member_names(object) +
                             "; needs exactly one of: prompt | messages");
+  }
+  if (!row.messages.empty()) {
+    TIDEMILL_ASSIGN_OR_RETURN(row.tools, read_tools(object));
   }
   TIDEMILL_ASSIGN_OR_RETURN(row.reference_answer, read_answer(value_or_null(object, "answer")));
   row.fields = text;

@@ -23,6 +23,7 @@ struct PromptRow {
   std::string reference_answer;  // empty if the row has none
   std::string fields;            // the whole row: a JSON object as in the file, but on one line
   RowLocation location;
+  std::string tools = {};  // JSON array of functions for the chat template; empty: none
 };
 
 /// A row to train on; `kind` says which members are set.
@@ -31,7 +32,7 @@ struct SupervisedRow {
     kText,           // text, all of which is a target
     kPromptAnswer,   // prompt, reference_answer
     kContinuedText,  // prompt, continuation: two parts of one text
-    kMessages,       // messages, at least one of them from the assistant
+    kMessages,       // messages, at least one from the assistant without "weight": 0
     kContinuedChat,  // messages, continuation: two parts of one conversation
     kTokens,         // input_ids and loss_mask of equal length, at least 1
   };
@@ -44,6 +45,7 @@ struct SupervisedRow {
   std::vector<std::int32_t> input_ids;  // >= 0
   std::vector<std::uint8_t> loss_mask;  // 1: the token is a target; index 0 is unused
   RowLocation location;
+  std::string tools = {};  // JSON array of functions for the chat template; empty: none
 };
 
 }  // namespace tidemill::storage

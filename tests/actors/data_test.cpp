@@ -34,6 +34,17 @@ constexpr const char* kUserOnlyTemplate =
     "{% for m in messages %}{% if m['role'] == 'user' %}{{ m['content'] }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}";
 
+// Renders tools, and the argument `x` of their calls.
+constexpr const char* kToolTemplate =
+    "{% if tools %}{% for t in tools %}[{{ t.function.name }}]{% endfor %}{% endif %}"
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+    "{% for c in m.tool_calls %}{{ c.function.name }}({{ c.function.arguments.x }}){% endfor %}"
+    "{{ eos_token }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
+constexpr const char* kTools = R"([{"type": "function", "function": {"name": "add"}}])";
+constexpr const char* kCall = R"([{"role": "user", "content": "a"}, {"role": "assistant",)"
+                              R"( "content": "", "tool_calls": [{"type": "function", "function":)"
+                              R"( {"name": "add", "arguments": "{\"x\": 12}"}}]}])";
+
 class DataTest : public ::testing::Test {
 protected:
   // Returns a codec with the tokenizer of the example model and the given chat template.
@@ -193,6 +204,66 @@ TEST_F(DataTest, ATurnThatRendersDifferentlyIsLeftOutUnlessItIsTheLast) {
                   R"( {"role": "user", "content": "b"}])"));
   EXPECT_THAT(refused.status().message(), HasSubstr("train.jsonl:3: "));
   EXPECT_THAT(refused.status().message(), HasSubstr("message 2"));
+}
+
+TEST_F(DataTest, ATurnOfWeightZeroIsNoTarget) {
+  const std::string row = R"([{"role": "user", "content": "a"},)"
+                          R"( {"role": "assistant", "content": "one", "weight": 0},)"
+                          R"( {"role": "user", "content": "b"},)"
+                          R"( {"role": "assistant", "content": "two", "weight": 1},)"
+                          R"( {"role": "assistant", "content": "three", "weight": 0}])";
+  const TextCodec model = codec();
+  const auto tokens = model.supervised(message_row(row));
+  ASSERT_TRUE(tokens.ok()) << tokens.status().to_string();
+  EXPECT_EQ(text_of(model, tokens.value().ids),
+            "<user>a<|end|><assistant>one<|end|><user>b<|end|><assistant>two<|end|>"
+            "<assistant>three<|end|>");
+  EXPECT_EQ(target_text(model, tokens.value()), "two<|end|>");
+  EXPECT_EQ(tokens.value().turns_left_out, 0U);
+  const TextCodec marked = codec(
+      "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}{% generation %}"
+      "{{ m.content }}{% endgeneration %}{% endif %}{% endfor %}");
+  const auto spans = marked.supervised(message_row(row));
+  ASSERT_TRUE(spans.ok()) << spans.status().to_string();
+  EXPECT_EQ(target_text(marked, spans.value()), "two");
+  // The spans of this template are not those of the turns.
+  const TextCodec split = codec(
+      "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}x{% endgeneration %}"
+      "{% generation %}{{ m.content }}{% endgeneration %}{% endif %}{% endfor %}");
+  EXPECT_EQ(split.supervised(message_row(row)).status().message(),
+            "train.jsonl:3: the chat template has 6 generation blocks for 3 messages of the "
+            "assistant, so those with the weight 0 cannot be found");
+}
+
+TEST_F(DataTest, ToolsAndTheirCallsAreRenderedAsInServing) {
+  const TextCodec model = codec(kToolTemplate);
+  storage::SupervisedRow row = message_row(kCall);
+  row.tools = kTools;
+  const auto tokens = model.supervised(row);
+  ASSERT_TRUE(tokens.ok()) << tokens.status().to_string();
+  EXPECT_EQ(text_of(model, tokens.value().ids), "[add]<user>a<|end|><assistant>add(12)<|end|>");
+  EXPECT_EQ(target_text(model, tokens.value()), "add(12)<|end|>");
+  storage::PromptRow prompt = prompt_row("", R"([{"role": "user", "content": "a"}])");
+  prompt.tools = kTools;
+  const auto ids = model.prompt_ids(prompt);
+  ASSERT_TRUE(ids.ok()) << ids.status().to_string();
+  EXPECT_EQ(text_of(model, ids.value()), "[add]<user>a<|end|><assistant>");
+  row.kind = storage::SupervisedRow::Kind::kContinuedChat;
+  row.messages = R"([{"role": "user", "content": "a"}])";
+  row.continuation = R"([{"role": "assistant", "content": "b"}])";
+  const auto continued = model.supervised(row);
+  ASSERT_TRUE(continued.ok()) << continued.status().to_string();
+  EXPECT_EQ(text_of(model, continued.value().ids), "[add]<user>a<|end|><assistant>b<|end|>");
+}
+
+TEST_F(DataTest, ToolsThatTheTemplateDoesNotRenderAreRefused) {
+  storage::SupervisedRow row = message_row(kCall);
+  EXPECT_EQ(codec().supervised(row).status().message(),
+            "train.jsonl:3: the row has tool_calls, which the model's chat template does not know");
+  row = message_row(R"([{"role": "user", "content": "a"}, {"role": "assistant"}])");
+  row.tools = kTools;
+  EXPECT_EQ(codec().supervised(row).status().message(),
+            "train.jsonl:3: the row has tools, which the model's chat template does not know");
 }
 
 TEST_F(DataTest, ATurnThatEndsBeforeItBeginsIsRefused) {

@@ -7,6 +7,7 @@ Usage: tuning_test.py PROGRAM SOURCE_DIR [TEST...]
 import hashlib
 import json
 import pathlib
+import shutil
 import signal
 import sys
 import tempfile
@@ -406,6 +407,54 @@ class LimitsTest(unittest.TestCase):
         found = self.jobs.wait(job)
         self.assertEqual(found["hyperparameters"],
                          {"batch_size": 1, "learning_rate_multiplier": 1.0, "n_epochs": 3})
+
+
+class ConversationTest(unittest.TestCase):
+    """Rows in OpenAI's form, on a model whose chat template renders tools."""
+
+    TEMPLATE = ("{% if tools %}{% for t in tools %}[{{ t.function.name }}]{% endfor %}{% endif %}"
+                "{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+                "{% for c in m.tool_calls %}{{ c.function.name }}({{ c.function.arguments.x }}){% endfor %}"
+                "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}")
+    TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+    CALL = {"role": "assistant", "content": "", "tool_calls": [
+        {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"x": 12}'}}]}
+    USER = {"role": "user", "content": "1+1="}
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.folder = tempfile.TemporaryDirectory()
+        folder = pathlib.Path(cls.folder.name)
+        shutil.copytree(MODEL, folder / "model")
+        (folder / "model/chat_template.jinja").write_text(cls.TEMPLATE)
+        cls.jobs = Jobs(folder / "jobs", f"model.path={folder / 'model'}")
+
+    @classmethod
+    def tearDownClass(cls) -> None:
+        cls.jobs.__exit__()
+        cls.folder.cleanup()
+
+    def trained(self, row: dict) -> dict:
+        """Returns the metrics of a step on a row."""
+        job = self.jobs.create({"method": {"type": "supervised", "supervised": {
+            "hyperparameters": {"batch_size": 1, "n_epochs": 1}}}}, [json.dumps(row)])
+        ended = self.jobs.wait(job)
+        self.assertEqual(ended["status"], "succeeded", ended["error"])
+        return json.loads((self.jobs.folder / "runs" / job / "metrics.jsonl").read_text().splitlines()[0])
+
+    def test_training_and_serving_render_the_same_tokens(self) -> None:
+        for row in ({"messages": [self.USER, self.CALL], "tools": self.TOOLS},
+                    {"messages": [self.USER, self.CALL]}):
+            count = self.jobs.call("POST", "/tokenize",
+                                   {"model": self.jobs.server.model, "add_generation_prompt": False, **row})["count"]
+            self.assertEqual(self.trained(row)["batch_tokens"], count)
+
+    def test_a_turn_of_weight_zero_is_not_trained_on(self) -> None:
+        first, last = {"role": "assistant", "content": "20"}, {"role": "assistant", "content": "2"}
+        both = self.trained({"messages": [self.USER, first, self.USER, last]})
+        one = self.trained({"messages": [self.USER, {**first, "weight": 0}, self.USER, {**last, "weight": 1}]})
+        self.assertEqual((both["tokens"], one["tokens"]), (3, 1))
+        self.assertEqual(both["batch_tokens"], one["batch_tokens"])
 
 
 class LongStepTest(unittest.TestCase):

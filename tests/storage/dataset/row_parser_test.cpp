@@ -77,6 +77,30 @@ TEST(ParseSupervisedRow, TheMembersDecideTheKind) {
   EXPECT_EQ(chat.messages, R"([{"role":"assistant","content":null}])");
 }
 
+TEST(ParseSupervisedRow, MessagesMayHaveToolsAndWeights) {
+  const std::string tools = R"([{"type":"function","function":{"name":"add"}}])";
+  const SupervisedRow chat =
+      parse_supervised_row(R"({"messages": [{"role": "assistant", "weight": 0},)"
+                           R"( {"role": "assistant", "weight": 1}], "tools": )" +
+                           tools + "}")
+          .value();
+  EXPECT_EQ(chat.tools, tools);
+  EXPECT_EQ(chat.messages, R"([{"role":"assistant","weight":0},{"role":"assistant","weight":1}])");
+  EXPECT_EQ(
+      parse_supervised_row(R"({"messages": [{"role": "assistant"}], "tools": []})").value().tools,
+      "");
+  EXPECT_EQ(
+      parse_supervised_row(
+          R"({"prompt": [{"role": "user"}], "completion": [{"role": "assistant"}], "tools": )" +
+          tools + "}")
+          .value()
+          .tools,
+      tools);
+  EXPECT_EQ(
+      parse_prompt_row(R"({"messages": [{"role": "user"}], "tools": )" + tools + "}").value().tools,
+      tools);
+}
+
 TEST(ParseSupervisedRow, TokensHaveAMaskOrLabelsOrNeither) {
   const auto read = [](const std::string& text) {
     SupervisedRow row = parse_supervised_row(text).value();
@@ -193,6 +217,30 @@ TEST(ParseSupervisedRow, RefusesWhatItCannotUse) {
       {R"({"prompt": [{"role": "user"}], "completion": [3]})", "completion[0]: must be an object"},
       {R"({"messages": [{"role": "user", "content": "x"}]})",
        "messages: none is from the assistant, so there is nothing to learn"},
+      {R"({"messages": [{"role": "user", "weight": 0}, {"role": "assistant"}]})",
+       "messages[0].weight: only messages of the assistant may have one"},
+      {R"({"messages": [{"role": "assistant", "weight": 0.5}]})",
+       "messages[0].weight: must be 0 or 1"},
+      {R"({"messages": [{"role": "assistant"}, {"role": "assistant", "weight": true}]})",
+       "messages[1].weight: must be 0 or 1"},
+      {R"({"messages": [{"role": "assistant", "weight": 2}]})",
+       "messages[0].weight: must be 0 or 1"},
+      {R"({"messages": [{"role": "assistant", "weight": 0}]})",
+       "messages: all of the assistant have the weight 0, so there is nothing to learn"},
+      {R"({"prompt": [{"role": "user"}], "completion": [{"role": "assistant", "weight": 0}]})",
+       "completion[0].weight: use the member messages"},
+      {R"({"messages": [{"role": "assistant"}], "tools": "t"})", "tools: must be an array"},
+      {R"({"messages": [{"role": "assistant"}], "tools": [{"type": "function"}]})",
+       "tools[0]: must be a function with a name"},
+      {R"({"messages": [{"role": "assistant"}], "functions": []})",
+       "functions: is not supported; use tools"},
+      {R"({"messages": [{"role": "assistant"}], "parallel_tool_calls": false})",
+       "parallel_tool_calls: is not supported; remove it, because it does not change the "
+       "training"},
+      {R"({"messages": [{"role": "assistant", "function_call": {"name": "f"}}]})",
+       "messages[0].function_call: is not supported; use tool_calls"},
+      {R"({"messages": [{"role": "assistant", "tool_calls": "f"}]})",
+       "messages[0].tool_calls: must be an array"},
       {R"({"input_ids": [], "loss_mask": []})", "input_ids: must be an array that is not empty"},
       {R"({"input_ids": 3})", "input_ids: must be an array that is not empty"},
       {R"({"input_ids": [1], "loss_mask": 1})", "loss_mask: must be an array"},
