@@ -73,17 +73,6 @@ Result<engines::Snapshot> restore(caf::actor_system& system, const actors::Devic
 
 }  // namespace
 
-Status check_job_tokens(const SharedDevice& shared, const LongestRow& longest) {
-  if (longest.tokens <= shared.max_tokens) {
-    return {};
-  }
-  return invalid_argument(longest.location + ": " + longest.what + " has " +
-                          std::to_string(longest.tokens) + " tokens, and jobs of this server may " +
-                          "have " + std::to_string(shared.max_tokens) +
-                          " (serve.tuning.job_tokens); data.max_prompt_tokens and " +
-                          "data.on_long_prompt leave longer ones out");
-}
-
 Status with_server_options(const Status& status) {
   return status.ok()
              ? status

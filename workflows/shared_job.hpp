@@ -30,11 +30,6 @@ struct SharedDevice {
   std::shared_ptr<MinibatchShare> share;  // kept up to date while the run trains; may be null
 };
 
-/// Checks that the longest sequence of a run on `shared` is not too long. `longest.tokens` counts
-/// its last token.
-/// Errors: `kInvalidArgument` naming the row's location and `serve.tuning.job_tokens`.
-[[nodiscard]] Status check_job_tokens(const SharedDevice& shared, const LongestRow& longest);
-
 /// Returns `status`, about the memory of a run on a shared device, with the options of the server
 /// that leave more to the run.
 [[nodiscard]] Status with_server_options(const Status& status);

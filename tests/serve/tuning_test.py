@@ -310,11 +310,14 @@ class LimitsTest(unittest.TestCase):
                 "tidemill": {"train.steps": 2}}
         fits = self.jobs.create(spec, [self.sequence(5), self.sequence(self.TOKENS)])
         self.assertEqual(self.jobs.wait(fits)["status"], "succeeded")
-        job = self.jobs.create(spec, [self.sequence(5), self.sequence(self.TOKENS + 1)])
-        message = self.failure_of(job)
-        self.assertTrue(message.startswith(self.jobs.job(job)["training_file"] + ":2: "), message)
+        long = [self.sequence(5), self.sequence(self.TOKENS + 1), self.sequence(self.TOKENS + 2)]
+        message = self.failure_of(self.jobs.create(spec, long))
+        self.assertTrue(message.startswith("rows.jsonl:2: "), message)
         self.assertIn(f"has {self.TOKENS + 1} tokens", message)
-        self.assertIn("serve.tuning.job_tokens", message)
+        self.assertIn(f"at most {self.TOKENS} tokens (serve.tuning.job_tokens)", message)
+        skipped = self.jobs.create(
+            {**spec, "tidemill": {"train.steps": 2, "data.on_long_prompt": "skip"}}, long)
+        self.assertEqual(self.jobs.wait(skipped)["status"], "succeeded")
 
     def test_a_prompt_leaves_room_for_a_response(self) -> None:
         rows = [json.dumps({"prompt": "1" * length, "answer": "2"}) for length in (3, 20)]
@@ -324,8 +327,10 @@ class LimitsTest(unittest.TestCase):
         limits = {"train.steps": 1, "rollout.max_new_tokens": 20}
         job = self.jobs.create({**spec, "tidemill": limits}, rows)
         message = self.failure_of(job)
-        self.assertTrue(message.startswith(self.jobs.job(job)["training_file"] + ":2: "), message)
+        self.assertTrue(message.startswith("rows.jsonl:2: "), message)
         self.assertIn("serve.tuning.job_tokens", message)
+        job = self.jobs.create({**spec, "tidemill": {**limits, "data.on_long_prompt": "skip"}}, rows)
+        self.assertEqual(self.jobs.wait(job)["status"], "succeeded")
 
     def test_a_reinforcement_job_with_defaults_fits_the_model(self) -> None:
         grader = {"type": "tidemill", "reward": {"kind": "number"}}

@@ -466,14 +466,6 @@ Result<actors::RunSummary> run_rl(const RlOptions& options, const RunEnvironment
   TIDEMILL_RETURN_IF_ERROR(
       open_data(options, opened.model.files.config, {run.now, run.log}, opened));
   TIDEMILL_RETURN_IF_ERROR(check_total_steps(options.train.common, opened.steps, *run.commits));
-  if (run.shared_device.has_value()) {
-    const actors::Lengths& prompts = longer_prompts(opened);
-    TIDEMILL_RETURN_IF_ERROR(check_job_tokens(
-        *run.shared_device,
-        {longest_sequence(options, prompts.longest()), prompts.longest_location(),
-         "the prompt with a response of " + std::to_string(options.rollout.max_new_tokens) +
-             " tokens (rollout.max_new_tokens)"}));
-  }
   TIDEMILL_RETURN_IF_ERROR(plan_for_data(options, opened.model, opened));
   if (const auto reward = make_reward(options, run); !reward.ok()) {
     return reward.status();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string_view>
 
 #include "base/json/json.hpp"
@@ -274,6 +275,20 @@ Result<std::string> job_config(const ServeOptions& server, const JobSpec& spec,
   }
   TIDEMILL_RETURN_IF_ERROR(set_overrides(overrides, config));
   return config.to_text();
+}
+
+bool limit_sequences(std::int64_t max_tokens, std::variant<SftOptions, RlOptions>& job) {
+  std::int64_t most = max_tokens;
+  if (const auto* rl = std::get_if<RlOptions>(&job)) {
+    most = std::max<std::int64_t>(max_tokens - rl->rollout.max_new_tokens, 1);
+  }
+  std::optional<std::int64_t>& wanted = std::visit(
+      [](auto& options) -> auto& { return options.data.max_prompt_tokens; }, job);
+  if (wanted.has_value() && *wanted <= most) {
+    return false;
+  }
+  wanted = most;
+  return true;
 }
 
 Status check_rows(const JobSpec& spec, std::uint64_t num_rows) {

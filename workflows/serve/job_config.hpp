@@ -60,6 +60,10 @@ inline constexpr std::string_view kExampleFile = "file-quickstart";
 [[nodiscard]] Result<std::string> job_config(const ServeOptions& server,
                                              const storage::JobSpec& spec, const JobInputs& inputs);
 
+/// Lowers `data.max_prompt_tokens` of a job, or sets it, so that no sequence has more than
+/// `max_tokens` tokens, for reinforcement with its response. Returns whether that changed it.
+bool limit_sequences(std::int64_t max_tokens, std::variant<SftOptions, RlOptions>& job);
+
 /// Checks that the epochs of a job with `num_rows` rows make at least one batch.
 /// Errors: `kInvalidArgument` beginning with the field of the request.
 [[nodiscard]] Status check_rows(const storage::JobSpec& spec, std::uint64_t num_rows);

@@ -175,16 +175,31 @@ private:
   std::string last_ = "{}";
 };
 
-// Tells the client, who cannot raise `device.memory_bytes`, what to do if a job is too large.
+// Says that the limit of the memory is a job's part, and not the key `device.memory_bytes`.
 Status of_job_memory(const Status& status) {
   constexpr std::string_view kField = "device.memory_bytes: ";
-  if (status.code() != Errc::kInvalidArgument || !status.message().starts_with(kField)) {
+  const std::size_t at = status.message().find(kField);
+  if (status.code() != Errc::kInvalidArgument || at == std::string::npos) {
     return status;
   }
-  return invalid_argument(
-      "the job is too large for its part of the server's memory: lower train.adapter.rank, or "
-      "train on shorter rows; a smaller serve.tuning.max_running makes the parts larger: " +
-      status.message().substr(kField.size()));
+  if (at > 0) {
+    std::string text = status.message();
+    return invalid_argument(text.replace(at, kField.size(), "for one job, "));
+  }
+  return invalid_argument("the job is too large for its part of the server's memory: " +
+                          status.message().substr(kField.size()));
+}
+
+// Adds which limit of the server makes a row too long.
+Status with_job_tokens(const JobRunDeps& deps, const Status& status) {
+  if (status.ok() || status.message().find("(data.on_long_prompt: ") == std::string::npos) {
+    return status;
+  }
+  const bool is_context = deps.max_tokens < deps.server.serve.tuning.job_tokens;
+  return {status.code(), status.message() + "; a sequence of a job has at most " +
+                             std::to_string(deps.max_tokens) + " tokens (" +
+                             (is_context ? "the model's context" : "serve.tuning.job_tokens") +
+                             ")"};
 }
 
 class JobRun final : public actors::TuningRun {
@@ -204,9 +219,7 @@ public:
             report_(RunReport(Result<RunEnded>(RunEnded{true, {}, 0, "{}"})));
             return;
           }
-          report_(RunReport(ended.ok()
-                                ? std::move(ended)
-                                : without_paths(deps_->server, of_job_memory(ended.status()))));
+          report_(RunReport(ended.ok() ? std::move(ended) : shown_to_client(ended.status())));
         }) {}
   ~JobRun() override {
     cancelled_ = true;
@@ -222,6 +235,7 @@ private:
   void note(const std::filesystem::path& directory, const storage::RunStateNote& state);
   void note_end(const Result<RunEnded>& ended);
   void warn(const std::string& line);
+  [[nodiscard]] Status shown_to_client(const Status& failure) const;
   [[nodiscard]] Result<std::string> config_text(const std::filesystem::path& directory,
                                                 const JobInputs& inputs);
   [[nodiscard]] Result<JobInputs> inputs() const;
@@ -231,6 +245,7 @@ private:
   std::function<void(RunReport)> report_;
   std::shared_ptr<MinibatchShare> share_;
   Progress progress_;
+  bool limits_sequences_ = false;  // the server, not the job, limits the length of a sequence
   std::atomic<bool> stopped_ = false;
   std::atomic<bool> cancelled_ = false;
   std::atomic<std::uint64_t> steps_ = 0;  // of the whole run; 0 before its first step
@@ -266,6 +281,21 @@ void JobRun::note_end(const Result<RunEnded>& ended) {
   } else {
     note(directory, {"failed", steps_, ended.status().message()});
   }
+}
+
+// Names files as the client has, and says what the client can do.
+Status JobRun::shown_to_client(const Status& failure) const {
+  Status shown = without_paths(deps_->server, of_job_memory(failure));
+  if (limits_sequences_) {
+    shown = with_job_tokens(*deps_, shown);
+  }
+  for (const std::string& id : {job_.spec.training_file, job_.spec.validation_file}) {
+    const auto file = deps_->store->find(id);
+    if (!id.empty() && file.ok() && shown.message().starts_with(id + ':')) {
+      shown = {shown.code(), file.value().filename + shown.message().substr(id.size())};
+    }
+  }
+  return shown;
 }
 
 // Logs a warning and reports it, unless the run has reported `kMaxWarnings`. Called from any
@@ -319,7 +349,8 @@ Result<RunEnded> JobRun::run() {
   TIDEMILL_RETURN_IF_ERROR(remove_temporary_files(deps_->files, directory));
   TIDEMILL_ASSIGN_OR_RETURN(const JobInputs all, inputs());
   TIDEMILL_ASSIGN_OR_RETURN(const std::string text, config_text(directory, all));
-  TIDEMILL_ASSIGN_OR_RETURN(const JobWorkflow workflow, deps_->parse_run(text, job_.id));
+  TIDEMILL_ASSIGN_OR_RETURN(JobWorkflow workflow, deps_->parse_run(text, job_.id));
+  limits_sequences_ = limit_sequences(deps_->max_tokens, workflow);
   std::error_code ignored;
   const bool exists = std::filesystem::exists(directory / "checkpoints" / "store.json", ignored);
   TIDEMILL_ASSIGN_OR_RETURN(

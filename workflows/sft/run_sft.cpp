@@ -329,9 +329,6 @@ Result<actors::RunSummary> run_sft(const SftOptions& options, const RunEnvironme
   TIDEMILL_RETURN_IF_ERROR(
       open_data(options, opened.model.files.config, {run.now, run.log}, opened));
   TIDEMILL_RETURN_IF_ERROR(check_total_steps(options.train.common, opened.steps, *run.commits));
-  if (run.shared_device.has_value()) {
-    TIDEMILL_RETURN_IF_ERROR(check_job_tokens(*run.shared_device, longest_row(opened)));
-  }
   TIDEMILL_RETURN_IF_ERROR(plan_for_data(options, opened.model, opened));
   run.commits->set_inputs(inputs_of(opened.model, options.model, options.data, opened.digests));
   TIDEMILL_ASSIGN_OR_RETURN(opened.device_port, start_port("device"));
