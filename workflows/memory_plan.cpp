@@ -28,11 +28,13 @@ std::string parts_of(const MemoryPlan& plan) {
   const engines::MemoryEstimate& engine = plan.engine;
   const std::string policy = policy_text(plan.budgets);
   std::string text =
-      "program " + mebibytes(plan.program_bytes) + ", weights " + mebibytes(engine.weights_bytes) +
-      ", cached keys and values " + mebibytes(engine.kv_bytes) + ", activations " +
-      mebibytes(engine.activation_bytes) + " (" + (policy.empty() ? "recompute none" : policy) +
-      "), gradients " + mebibytes(engine.gradient_bytes) + ", optimizer " +
-      mebibytes(engine.optimizer_bytes) + ", commits " + mebibytes(engine.capture_bytes);
+      (plan.program_bytes > 0 ? "program " + mebibytes(plan.program_bytes) + ", " : "") +
+      "weights " + mebibytes(engine.weights_bytes) +
+      (engine.kv_bytes > 0 ? ", cached keys and values " + mebibytes(engine.kv_bytes) : "") +
+      ", activations " + mebibytes(engine.activation_bytes) + " (" +
+      (policy.empty() ? "recompute none" : policy) + "), gradients " +
+      mebibytes(engine.gradient_bytes) + ", optimizer " + mebibytes(engine.optimizer_bytes) +
+      ", commits " + mebibytes(engine.capture_bytes);
   if (engine.generated_bytes > 0) {
     text += ", rows generated for training " + mebibytes(engine.generated_bytes);
   }

@@ -172,6 +172,11 @@ Status check_adapter(const TrainOptions& train, const engines::ModelConfig& mode
                         : engines::check_new_adapter(config_of(*ia3), model, kAdapterKey);
 }
 
+Result<engines::AdapterFiles> outline_adapter(const NewLora& lora,
+                                              const engines::ModelConfig& model) {
+  return engines::outline_adapter(config_of(lora), model, kAdapterKey);
+}
+
 Result<engines::AdapterFiles> open_requested_adapter(const actors::AdapterRequest& request,
                                                      const engines::ModelConfig& model) {
   if (!request.path.empty()) {

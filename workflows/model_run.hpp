@@ -96,6 +96,11 @@ struct TrainedModel {
 /// it is made. Errors: those of `engines::check_new_adapter`, beginning with `train.adapter`.
 [[nodiscard]] Status check_adapter(const TrainOptions& train, const engines::ModelConfig& model);
 
+/// Returns the outline of a new LoRA adapter (`engines::outline_adapter`), to estimate its memory.
+/// Errors: as `check_adapter`.
+[[nodiscard]] Result<engines::AdapterFiles> outline_adapter(const NewLora& lora,
+                                                            const engines::ModelConfig& model);
+
 /// Opens the adapter of `model` that a request to load names or contains.
 /// Errors: those of `engines::open_adapter`; about an adapter in the request, those of
 /// `engines::parse_adapter_config` and `engines::assemble_adapter`, naming the adapter.

@@ -67,6 +67,19 @@ Status check_new_adapter(const AdapterConfig& config, const ModelConfig& model,
   return describe_adapter(config, model, location).status();
 }
 
+Result<AdapterFiles> outline_adapter(const AdapterConfig& config, const ModelConfig& model,
+                                     const std::string& location) {
+  TIDEMILL_ASSIGN_OR_RETURN(NewAdapter described, describe_adapter(config, model, location));
+  AdapterFiles adapter;
+  adapter.config = config;
+  adapter.location = location;
+  adapter.modules = std::move(described.modules);
+  for (auto& [name, shape] : adapter_shapes(described.spec)) {
+    adapter.tensors[name].shape = shape;
+  }
+  return adapter;
+}
+
 Result<std::int64_t> num_low_rank_parameters(const AdapterConfig& config, const ModelConfig& model,
                                              const std::string& location) {
   TIDEMILL_ASSIGN_OR_RETURN(const NewAdapter described, describe_adapter(config, model, location));

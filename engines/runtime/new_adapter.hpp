@@ -16,6 +16,12 @@ namespace tidemill::engines {
 [[nodiscard]] Status check_new_adapter(const AdapterConfig& config, const ModelConfig& model,
                                        const std::string& location);
 
+/// Returns what `make_adapter` makes, but the tensors have no data. For estimates of the memory
+/// that an adapter takes. Errors: as `check_new_adapter`.
+[[nodiscard]] Result<AdapterFiles> outline_adapter(const AdapterConfig& config,
+                                                   const ModelConfig& model,
+                                                   const std::string& location);
+
 /// Returns how many parameters the low-rank products of a new adapter have. Errors: as
 /// `check_new_adapter`.
 [[nodiscard]] Result<std::int64_t> num_low_rank_parameters(const AdapterConfig& config,

@@ -396,11 +396,14 @@ class LimitsTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder, \
                 Jobs(pathlib.Path(folder) / "jobs", "device.memory_bytes=1GiB") as jobs:
             spec = {**SUPERVISED, "tidemill": {"train.steps": 2, "train.adapter.rank": 1024}}
-            failed = jobs.wait(jobs.create(spec))
-            self.assertEqual(failed["status"], "failed")
-            self.assertRegex(failed["error"]["message"],
-                             "^the job is too large for its part of the server's memory: lower "
-                             r"train.adapter.rank.*: [0-9.]+ MiB are allowed, and the run may need")
+            status, data = jobs.server.request(
+                "POST", "/v1/fine_tuning/jobs",
+                {"model": "arithmetic", "training_file": jobs.upload("\n".join(ROWS) + "\n"), **spec})
+            self.assertEqual(status, 400, data)
+            self.assertEqual(data["error"]["param"], "tidemill")
+            self.assertRegex(data["error"]["message"],
+                             "^tidemill: train.adapter.rank: a job of rank 1024 needs at least .*, and "
+                             r"each of 4 jobs \(serve.tuning.max_running\) may have .*; rank \d+ fits")
 
     def test_hyperparameters_are_those_that_the_job_uses(self) -> None:
         job = self.jobs.create({"tidemill": {"train.steps": 2, "train.learning_rate": 1e-3}})

@@ -8,6 +8,7 @@
 
 #include "base/clock.hpp"
 #include "workflows/model_run.hpp"
+#include "workflows/serve/job_memory.hpp"
 #include "workflows/serve/run_serve.hpp"
 #include "workflows/sft/run_sft.hpp"
 
@@ -41,7 +42,7 @@ std::int64_t job_bytes() {
   train.adapter.emplace();
   const auto model = open_trained_model(options.model, train, 0);
   EXPECT_TRUE(model.ok()) << model.status().to_string();
-  return least_shared_bytes({}, model.value(), 64);  // the context
+  return least_shared_plan({}, model.value(), 64).total();  // the context
 }
 
 // Returns the memory for which a server with `jobs` jobs has just enough.
@@ -51,6 +52,42 @@ std::int64_t memory_for(std::int32_t jobs) {
   const auto plan = plan_of(options);
   EXPECT_TRUE(plan.ok()) << plan.status().to_string();
   return plan.value().server.total() + jobs * job_bytes();
+}
+
+// Returns the plan of a job with an adapter of this rank and rows of two tokens.
+MemoryPlan plan_of_rank(std::int32_t rank) {
+  TrainOptions train;
+  train.adapter.emplace();
+  train.adapter->source.get<NewLora>()->rank = rank;
+  const auto model = open_trained_model(server().model, train, 0);
+  EXPECT_TRUE(model.ok()) << model.status().to_string();
+  return least_shared_plan({}, model.value(), 2);
+}
+
+TEST(ServePlan, ARankThatCannotFitIsKnownBeforeItsAdapterIsMade) {
+  TrainOptions train;
+  train.adapter.emplace();
+  auto* lora = train.adapter->source.get<NewLora>();
+  const ServeOptions options = server();
+  const auto model = open_trained_model(options.model, {}, 0);
+  ASSERT_TRUE(model.ok()) << model.status().to_string();
+  const JobModel trained{options.model, model.value().files};
+  const JobPart part{plan_of_rank(64).total(), 4};
+  for (const std::int32_t rank : {1, 16, 64}) {
+    lora->rank = rank;
+    const Status fits = check_rank(train, trained, part);
+    EXPECT_TRUE(fits.ok()) << fits.to_string();
+  }
+  lora->rank = 256;
+  EXPECT_THAT(check_rank(train, trained, part).message(),
+              AllOf(StartsWith("train.adapter.rank: a job of rank 256 needs at least "),
+                    HasSubstr(", and each of 4 jobs (serve.tuning.max_running) may have "),
+                    HasSubstr("; rank 64 fits with short rows; a server with fewer such jobs "
+                              "leaves more to each")));
+  lora->rank = 64;
+  EXPECT_FALSE(check_rank(train, trained, {part.bytes - 1, 4}).ok());
+  EXPECT_THAT(check_rank(train, trained, {1, 1}).message(),
+              HasSubstr("the job may have 0.0 MiB; no rank fits with these target_modules"));
 }
 
 TEST(ServePlan, FourJobsTrainAtATimeByDefault) {

@@ -443,7 +443,7 @@ Status check_job(const JobCheck& check, const storage::JobSpec& spec) {
     return without_paths(check.server, training.status()).with_context("training_file");
   }
   TIDEMILL_ASSIGN_OR_RETURN(inputs.num_rows, count_lines(training.value()));
-  inputs.max_tokens = max_job_tokens(check.server, check.config);
+  inputs.max_tokens = max_job_tokens(check.server, check.files.config);
   storage::JobSpec seeded = spec;
   seeded.seed = std::max<std::int64_t>(spec.seed, 0);
   TIDEMILL_ASSIGN_OR_RETURN(const std::string text, job_config(check.server, seeded, inputs));
@@ -452,7 +452,11 @@ Status check_job(const JobCheck& check, const storage::JobSpec& spec) {
     return of_field(without_location(parsed.status()), spec);
   }
   TIDEMILL_RETURN_IF_ERROR(check_rows(spec, inputs.num_rows));
-  return of_field(check_limits(parsed.value(), check.server, check.config), spec);
+  TIDEMILL_RETURN_IF_ERROR(
+      of_field(check_limits(parsed.value(), check.server, check.files.config), spec));
+  const TrainOptions& train = std::visit(
+      [](const auto& job) -> const auto& { return job.train.common; }, parsed.value());
+  return of_field(check_rank(train, {check.server.model, check.files}, check.part), spec);
 }
 
 }  // namespace tidemill::workflows

@@ -13,6 +13,7 @@
 #include "actors/tuning/tuning_run.hpp"
 #include "base/clock.hpp"
 #include "base/files/file.hpp"
+#include "workflows/serve/job_memory.hpp"
 #include "workflows/serve/run_serve.hpp"
 #include "workflows/shared_job.hpp"
 
@@ -41,10 +42,11 @@ struct JobRunDeps {
 /// What `check_job` knows about the server.
 struct JobCheck {
   const ServeOptions& server;
-  std::string model;            // the name of the served model
-  engines::ModelConfig config;  // of the served model
+  std::string model;                 // the name of the served model
+  const engines::ModelFiles& files;  // of the served model
   std::shared_ptr<storage::FileStore> store;
   ParseRun parse_run;
+  JobPart part;
 };
 
 /// Checks what a client asks for, as `actors::TunerDeps::check` does. Counts the lines of the

@@ -25,6 +25,7 @@
 #include "workflows/process_limits.hpp"
 #include "workflows/process_memory.hpp"
 #include "workflows/serve/job_config.hpp"
+#include "workflows/serve/job_memory.hpp"
 #include "workflows/serve/job_runs.hpp"
 #include "workflows/serve/run_folders.hpp"
 #include "workflows/serve/tinker_server.hpp"
@@ -168,7 +169,7 @@ JobMemory plan_job(const ServeOptions& options, TrainedModel& model) {
   job.run.device = options.device;
   JobMemory memory;
   memory.tokens = max_job_tokens(options, model.files.config);
-  memory.bytes = least_shared_bytes(job, model, memory.tokens);
+  memory.bytes = least_shared_plan(job, model, memory.tokens).total();
   model.adapter.reset();
   return memory;
 }
@@ -422,7 +423,7 @@ struct Tuning {
   actors::WorkPort& port;
   FileSystem& files;
   const ServerPlan& plan;
-  const engines::ModelConfig& config;
+  const engines::ModelFiles& model;
 };
 
 // Starts the actor that runs fine-tuning jobs.
@@ -439,13 +440,15 @@ actors::TunerActor start_tuner(const ServeOptions& options, const ServeEnvironme
   deps.port = &tuning.port;
   deps.device = device;
   deps.complete = complete_spec;
-  deps.check = [check =
-                    JobCheck{options, model, tuning.config, tuning.stores.files, run.parse_run}](
-                   const storage::JobSpec& spec) { return check_job(check, spec); };
+  const JobPart part{tuning.plan.job_bytes, tuning.plan.max_jobs};
+  deps.check = [check = JobCheck{options, model, tuning.model, tuning.stores.files, run.parse_run,
+                                 part}](const storage::JobSpec& spec) {
+    return check_job(check, spec);
+  };
   deps.start_run =
       make_job_runs({run.system, run.clock, tuning.files, options, model, tuning.stores.files,
                      tuning.stores.jobs, shared, tuning.plan.job_bytes,
-                     max_job_tokens(options, tuning.config), run.parse_run, run.warn});
+                     max_job_tokens(options, tuning.model.config), run.parse_run, run.warn});
   deps.model_name = [model](const storage::JobRecord& job) { return tuned_model_name(model, job); };
   deps.adapter_path = [&options](const storage::JobRecord& job) {
     return (run_directory(options, job.id) / "export" / "adapter").string();
@@ -594,7 +597,7 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
   actors::TunerActor tuner;
   if (runs_jobs(options)) {
     tuner = start_tuner(options, run, model->id, device_actor,
-                        {stores, *tuning_port, machine, plan, opened.files.config});
+                        {stores, *tuning_port, machine, plan, opened.files});
   }
 
   actors::GatewayDeps deps;

@@ -307,15 +307,14 @@ Result<RunPlans> plan_memory(const SftOptions& options, const TrainedModel& mode
   return opened.plans;
 }
 
-std::int64_t least_shared_bytes(SftOptions options, const TrainedModel& model,
-                                std::int64_t longest_tokens) {
+MemoryPlan least_shared_plan(SftOptions options, const TrainedModel& model,
+                             std::int64_t longest_tokens) {
   options.train.sequences_per_step = 1;
   options.train.common.recompute = RecomputeChoice::kLayer;
   SftRun opened;
   opened.shares_base = true;
   // The last token is predicted, not computed with.
-  return max_memory_plan(options, model, opened, std::max<std::int64_t>(longest_tokens - 1, 1))
-      .total();
+  return max_memory_plan(options, model, opened, std::max<std::int64_t>(longest_tokens - 1, 1));
 }
 
 Result<actors::RunSummary> run_sft(const SftOptions& options, const RunEnvironment& run) {

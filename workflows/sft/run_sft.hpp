@@ -21,10 +21,10 @@ namespace tidemill::workflows {
 [[nodiscard]] Result<RunPlans> plan_memory(const SftOptions& options, const TrainedModel& model,
                                            const DataReading& how);
 
-/// Returns what a run of these options takes at least on the device of a server (`SharedDevice`)
-/// beside what the server takes, to train one sequence of `longest_tokens` tokens: that of the
-/// `recompute` policy that takes least. Units: bytes. Reads no data.
-[[nodiscard]] std::int64_t least_shared_bytes(SftOptions options, const TrainedModel& model,
-                                              std::int64_t longest_tokens);
+/// Returns the plan of what a run of these options takes at least on the device of a server
+/// (`SharedDevice`) beside what the server takes, to train one sequence of `longest_tokens` tokens:
+/// that of the `recompute` policy that takes least. Reads no data.
+[[nodiscard]] MemoryPlan least_shared_plan(SftOptions options, const TrainedModel& model,
+                                           std::int64_t longest_tokens);
 
 }  // namespace tidemill::workflows
