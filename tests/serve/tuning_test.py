@@ -240,6 +240,48 @@ class TuningTest(unittest.TestCase):
             got, data = self.jobs.server.request("POST", "/v1/fine_tuning/jobs", {**good, **change})
             self.assertEqual((got, data["error"]["param"]), (status, param), data)
 
+    def test_a_refused_key_says_what_to_use(self) -> None:
+        file = self.jobs.upload("\n".join(ROWS[:50]) + "\n")
+        good = {"model": "arithmetic", "training_file": file}
+        refused = " is not a key that a job may set"
+        reinforcement = {"type": "reinforcement", "reinforcement": {"grader": {"type": "tidemill", "reward": {
+            "kind": "regex", "pattern": "("}}}}
+        many = {"type": "reinforcement", "reinforcement": {"grader": {"type": "tidemill", "reward": [
+            {"kind": "number", "name": f"r{i}"} for i in range(65)]}}}
+        epochs = {"type": "supervised", "supervised": {"hyperparameters": {"n_epochs": 2}}}
+        for change, text in (
+                ({"tidemill": {"train.sequences_per_step": 4}},
+                 f'"train.sequences_per_step"{refused}; use batch_size'),
+                ({"tidemill": {"data.epochs": 4}}, f'"data.epochs"{refused}; use n_epochs'),
+                ({"tidemill": {"train.adapter.rnk": 4}}, "; did you mean train.adapter.rank?"),
+                ({"tidemill": {"train.group_size": 4}}, "; did you mean rollout.group_size?"),
+                ({"tidemill": {"train.adapter.kind": "given"}}, "must be lora or ia3"),
+                ({"tidemill": {"train.steps": 4}, "method": epochs},
+                 "train.steps cannot be combined with n_epochs"),
+                ({"method": reinforcement}, "reward.pattern: offset 1: "),
+                ({"method": many}, "has 65 rewards, and a job may have 64")):
+            status, data = self.jobs.server.request("POST", "/v1/fine_tuning/jobs", {**good, **change})
+            self.assertEqual(status, 400, data)
+            self.assertIn(text, data["error"]["message"])
+
+    def test_an_adapter_may_be_of_either_kind(self) -> None:
+        for kind in ("lora", "ia3"):
+            job = self.jobs.create({"tidemill": {
+                "train.steps": 2, "train.adapter.kind": kind,
+                "data.chat_template_kwargs": {"enable_thinking": False}}}, ROWS[:20])
+            ended = self.jobs.wait(job)
+            self.assertEqual(ended["status"], "succeeded", ended["error"])
+            self.jobs.call("POST", "/v1/completions",
+                           {"model": ended["fine_tuned_model"], "prompt": "1+1=", "max_tokens": 2})
+
+    def test_a_pattern_that_cannot_be_matched_fails_its_job(self) -> None:
+        job = self.jobs.create({"method": {"type": "reinforcement", "reinforcement": {
+            "grader": {"type": "tidemill", "reward": {"kind": "regex", "pattern": "(?R)?(a|(?R))*"}}}},
+            "tidemill": {"train.steps": 2, "rollout.max_new_tokens": 4}}, ROWS[:20])
+        ended = self.jobs.wait(job, ("failed", "paused", "succeeded"))
+        self.assertEqual(ended["status"], "failed")
+        self.assertIn("the pattern cannot be matched: ", ended["error"]["message"])
+
     def test_rows_that_cannot_be_read_fail_the_job(self) -> None:
         file = self.jobs.upload('{"prompt": "1+1=", "answer": "2"}\n{"prompt": 3}\n')
         job = self.jobs.call("POST", "/v1/fine_tuning/jobs",

@@ -5,8 +5,10 @@
 #include <array>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "base/json/json.hpp"
+#include "base/schema/suggest.hpp"
 #include "base/text/quote.hpp"
 #include "workflows/model_run.hpp"
 #include "workflows/rl/rl_settings.hpp"
@@ -35,6 +37,7 @@ constexpr auto kOwnKeys = std::to_array<std::string_view>({
     "checkpoint.every_seconds",
     "checkpoint.every_steps",
     "data.chat",
+    "data.chat_template_kwargs",
     "data.chat_template_kwargs.",
     "data.on_error",
     "data.on_long_prompt",
@@ -63,6 +66,8 @@ constexpr auto kOwnKeys = std::to_array<std::string_view>({
     "train.adapter.alpha",
     "train.adapter.bias",
     "train.adapter.dora",
+    "train.adapter.feedforward_modules",
+    "train.adapter.kind",
     "train.adapter.rank",
     "train.adapter.rslora",
     "train.adapter.target_modules",
@@ -81,10 +86,66 @@ constexpr auto kOwnKeys = std::to_array<std::string_view>({
     "train.weight_decay_exclude",
 });
 
+// A key of a run that a request cannot set, and why or what sets it instead.
+struct RefusedKey {
+  std::string_view key;  // if it ends with a dot: all keys below it
+  std::string_view reason;
+};
+constexpr auto kRefusedKeys = std::to_array<RefusedKey>({
+    {"train.prompts_per_step", "use batch_size"},
+    {"train.sequences_per_step", "use batch_size"},
+    {"train.batch_size", "use batch_size"},
+    {"data.epochs", "use n_epochs"},
+    {"data.train", "use training_file"},
+    {"data.train.", "use training_file"},
+    {"data.eval", "use validation_file"},
+    {"train.adapter", "use its keys, such as train.adapter.rank"},
+    {"train.adapter.path", "a job trains a new adapter"},
+    {"train.adapter.modules_to_save", "a job trains no whole modules"},
+    {"rollout.kv_bytes", "the server decides it (serve.kv_bytes)"},
+    {"rollout.prefill_tokens", "the server decides it"},
+    {"rollout.workers", "the server decides it"},
+    {"seed", "use the member seed"},
+    {"reward", "use the grader of the method"},
+});
+
 bool is_own_key(std::string_view key) {
   return std::any_of(kOwnKeys.begin(), kOwnKeys.end(), [key](std::string_view own) {
     return own.ends_with('.') ? key.starts_with(own) : key == own;
   });
+}
+
+// Returns why `key` is refused, or the key that was meant, or "" if neither is known.
+std::string refusal_of(const std::string& key) {
+  for (const RefusedKey& refused : kRefusedKeys) {
+    if (refused.key.ends_with('.') ? key.starts_with(refused.key) : key == refused.key) {
+      return "; " + std::string(refused.reason);
+    }
+  }
+  // First among the keys of the same section, then among the last names of all.
+  const std::string section = key.substr(0, key.rfind('.') + 1);
+  const std::string name = key.substr(section.size());
+  std::vector<std::string> near;
+  std::vector<std::string> all;
+  for (const std::string_view own : kOwnKeys) {
+    if (!own.ends_with('.')) {
+      const std::string_view last = own.substr(own.rfind('.') + 1);
+      all.emplace_back(last);
+      if (own.substr(0, own.size() - last.size()) == section) {
+        near.emplace_back(last);
+      }
+    }
+  }
+  std::string meant = schema::closest_name(name, near);
+  if (!meant.empty()) {
+    return "; did you mean " + section + meant + '?';
+  }
+  meant = schema::closest_name(name, all);
+  const auto* const found =
+      std::find_if(kOwnKeys.begin(), kOwnKeys.end(),
+                   [&meant](std::string_view own) { return own.ends_with('.' + meant); });
+  return meant.empty() || found == kOwnKeys.end() ? ""
+                                                  : "; did you mean " + std::string(*found) + '?';
 }
 
 // Sets the value of a dotted key, and makes the objects that it goes through.
@@ -165,7 +226,12 @@ Status set_overrides(const Json& overrides, Json& config) {
   for (const Json::Member& member : *overrides.if_object()) {
     if (!is_own_key(member.name)) {
       return invalid_argument("tidemill: " + quote(member.name) +
-                              " is not a key that a job may set");
+                              " is not a key that a job may set" + refusal_of(member.name));
+    }
+    const std::string* text = member.value.if_string();
+    if (member.name == "train.adapter.kind" &&
+        (text == nullptr || (*text != "lora" && *text != "ia3"))) {
+      return invalid_argument("tidemill: train.adapter.kind: must be lora or ia3");
     }
     set_key(config, member.name, member.value);
   }
@@ -258,6 +324,11 @@ Result<std::string> job_config(const ServeOptions& server, const JobSpec& spec,
   set_key(config, "train.adapter.kind", "lora");
   set_key(config, "data.train", inputs.training_path);
   TIDEMILL_ASSIGN_OR_RETURN(const Json overrides, parse_overrides(spec.overrides));
+  const Json* steps = overrides.find("train.steps");
+  if (spec.hyperparameters.n_epochs != 0 && steps != nullptr && !steps->is_null()) {
+    return invalid_argument(
+        "tidemill: train.steps cannot be combined with n_epochs; leave one of them out");
+  }
   if (values.n_epochs != 0) {
     set_key(config, "data.epochs", values.n_epochs);
   }

@@ -318,7 +318,7 @@ private:
       if (key.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_.") != std::string::npos ||
           key.empty()) {
         members.refuse(key, "must be a dotted key of a run file, such as train.steps");
-      } else if (value.if_object() != nullptr) {
+      } else if (value.if_object() != nullptr && key != "data.chat_template_kwargs") {
         members.refuse(key, "must not be an object; use dotted keys");
       }
     }
