@@ -54,8 +54,7 @@ public:
       return 0.0;
     }
     if (matched < 0) {
-      return Status(Errc::kResourceExhausted,
-                    "the pattern cannot be matched: " + pcre2_error_text(matched));
+      return invalid_argument("the pattern cannot be matched: " + pcre2_error_text(matched));
     }
     return !has_answer_group_ || capture_equals(reference) ? 1.0 : 0.0;
   }

@@ -63,8 +63,8 @@ public:
 ///
 /// Errors: `kInvalidArgument` if the pattern is empty, longer than 65536 bytes or malformed, in the
 /// last case with the offset.
-/// Errors of `score`: `kResourceExhausted` if a match takes more than a million steps or 64 MiB;
-/// `kInvalidArgument` if the pattern has a group `answer` and the row has no reference answer.
+/// Errors of `score`: `kInvalidArgument` if a match takes more than a million steps or 64 MiB, or
+/// fails otherwise, or if the pattern has a group `answer` and the row has no reference answer.
 [[nodiscard]] Result<std::unique_ptr<RewardRule>> make_regex_rule(const std::string& pattern);
 
 }  // namespace tidemill::engines

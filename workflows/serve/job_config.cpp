@@ -11,6 +11,7 @@
 #include "base/schema/suggest.hpp"
 #include "base/text/quote.hpp"
 #include "workflows/model_run.hpp"
+#include "workflows/rewards.hpp"
 #include "workflows/rl/rl_settings.hpp"
 #include "workflows/sft/sft_settings.hpp"
 
@@ -28,6 +29,7 @@ constexpr std::int64_t kEvalInterval = 10;  // steps
 constexpr std::int64_t kCommitSteps = 10;
 constexpr std::int64_t kCommitSeconds = 60;
 constexpr std::int64_t kMaxNewTokens = 256;
+constexpr std::size_t kMaxRewards = 64;
 constexpr std::int64_t kSamplesBytes = std::int64_t{64} << 20U;  // of the records of a job
 
 // The keys that a request may set. A name that ends with a dot stands for all keys below it. Keys
@@ -383,6 +385,11 @@ Status check_limits(const std::variant<SftOptions, RlOptions>& job, const ServeO
   }
   const auto& rl = std::get<RlOptions>(job);
   TIDEMILL_RETURN_IF_ERROR(check_fit(rl, model));
+  if (rl.reward.size() > kMaxRewards) {
+    return invalid_argument("reward: has " + std::to_string(rl.reward.size()) +
+                            " rewards, and a job may have " + std::to_string(kMaxRewards));
+  }
+  TIDEMILL_RETURN_IF_ERROR(make_reference_answer_check(rl.reward).status());  // compiles patterns
   const std::int64_t most = max_job_tokens(server, model);
   if (rl.rollout.max_new_tokens >= most) {
     return invalid_argument("rollout.max_new_tokens: " + std::to_string(rl.rollout.max_new_tokens) +

@@ -69,7 +69,8 @@ bool limit_sequences(std::int64_t max_tokens, std::variant<SftOptions, RlOptions
 [[nodiscard]] Status check_rows(const storage::JobSpec& spec, std::uint64_t num_rows);
 
 /// Checks what is known about a job before its rows are read: that its options suit the model, and
-/// leave room for a prompt. Errors: `kInvalidArgument` beginning with the key.
+/// leave room for a prompt, that it has at most 64 rewards, and that their patterns are valid.
+/// Errors: `kInvalidArgument` beginning with the key.
 [[nodiscard]] Status check_limits(const std::variant<SftOptions, RlOptions>& job,
                                   const ServeOptions& server, const engines::ModelConfig& model);
 
