@@ -30,6 +30,7 @@
 
 #include "actors/end_with.hpp"
 #include "actors/errors.hpp"
+#include "actors/tuning/job_changes.hpp"
 #include "actors/tuning/spawn.hpp"
 #include "actors/work/alarm.hpp"
 #include "base/text/mebibytes.hpp"
@@ -49,8 +50,6 @@ using storage::JobStore;
 constexpr auto kLoadTime = std::chrono::seconds(600);
 // How long the actor waits before it tries again what a full disk has prevented.
 constexpr auto kRetryTime = std::chrono::seconds(5);
-// The most jobs whose adapters are served again after a start.
-constexpr std::uint32_t kMaxServedJobs = 100;
 
 // What runs have reported and the actor has not taken.
 class Reports {
@@ -283,25 +282,26 @@ void unload(Self self, const std::string& name) {
                  adapter_request(AdapterAction::kUnload, name));
 }
 
-// Writes how a run has ended, and starts what waits for its place. If the job has been cancelled
-// meanwhile, unloads its adapter.
+// Writes how a run has ended, and starts what waits for its place. If a client has cancelled or
+// paused the job meanwhile, it stays so, and its adapter is unloaded.
 void write_end(Self self, const std::string& id, const JobChange& change) {
   at_store(
-      self, [id, change](JobStore& jobs) { return jobs.change(id, change); },
-      [self, id, change](const Result<JobRecord>& changed) {
+      self, [id, change](JobStore& jobs) { return end_job(jobs, id, change); },
+      [self, id, change](const Result<EndedJob>& ended) {
         auto& state = self->state;
-        const bool has_room = changed.status().code() != Errc::kResourceExhausted;
+        const bool has_room = ended.status().code() != Errc::kResourceExhausted;
         const bool is_first = state.unwritten.erase(id) == 0;
-        if (!changed.ok() && (has_room || is_first)) {
-          state.deps.log(id + ": " + changed.status().message());
+        if (!ended.ok() && (has_room || is_first)) {
+          state.deps.log(id + ": " + ended.status().message());
         }
         if (!has_room) {
           state.unwritten[id] = {change};
           retry_later(self);
-        } else if (!changed.ok() && change.fine_tuned_model.has_value()) {
+        } else if (const bool is_written = ended.ok() && ended.value().is_changed;
+                   !is_written && change.fine_tuned_model.has_value()) {
           unload(self, *change.fine_tuned_model);
-        } else if (changed.ok() && changed.value().state == JobState::kFailed) {
-          unload(self, state.deps.model_name(changed.value()));  // a version that it has published
+        } else if (is_written && ended.value().job.state == JobState::kFailed) {
+          unload(self, state.deps.model_name(ended.value().job));  // a version that it published
         }
         end_run(self, id);
       });
@@ -381,8 +381,9 @@ void on_report(Self self, const std::string& id, const RunBegan& began) {
   change.resolved = began.resolved;
   change.event =
       event_of(self, "The files are valid. The job takes " + std::to_string(began.steps) +
-                         " steps and at most " + mebibytes_text(began.memory_bytes) +
-                         " of memory. A step trains on " + began.step + ".");
+                         (began.steps == 1 ? " step" : " steps") + " and at most " +
+                         mebibytes_text(began.memory_bytes) + " of memory. A step trains on " +
+                         began.step + ".");
   add_report(self, id, std::move(change));
 }
 
@@ -612,7 +613,9 @@ caf::typed_response_promise<JobRecord> remove_model(Self self, const std::string
   write_ends(self);
   at_store(
       self,
-      [name, now = self->state.deps.unix_time()](JobStore& jobs) {
+      [name, now = self->state.deps.unix_time(),
+       model_name = self->state.deps.model_name](JobStore& jobs) -> Result<JobRecord> {
+        TIDEMILL_RETURN_IF_ERROR(check_not_in_use(jobs, name, model_name));
         return jobs.remove_model(name, now);
       },
       [self, name, promise](const Result<JobRecord>& removed) mutable {
@@ -636,25 +639,6 @@ caf::typed_response_promise<JobRecord> remove_model(Self self, const std::string
                   });
       });
   return promise;
-}
-
-// Returns the last jobs that have models, newest first.
-Result<std::vector<JobRecord>> succeeded_jobs(JobStore& jobs) {
-  std::vector<JobRecord> found;
-  storage::PageQuery query;
-  query.limit = kMaxServedJobs;
-  for (bool more = true; more && found.size() < kMaxServedJobs;) {
-    TIDEMILL_ASSIGN_OR_RETURN(const storage::JobPage page, jobs.list(query));
-    for (const JobRecord& job : page.entries) {
-      if (job.state == JobState::kSucceeded && !job.fine_tuned_model.empty() &&
-          found.size() < kMaxServedJobs) {
-        found.push_back(job);
-      }
-      query.after = job.id;
-    }
-    more = page.has_more;
-  }
-  return found;
 }
 
 // Continues the jobs of an earlier server.

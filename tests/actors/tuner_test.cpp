@@ -183,6 +183,12 @@ TEST_F(TunerTest, AJobRunsAndItsAdapterIsServedBeforeItHasSucceeded) {
   EXPECT_THAT(log_, ElementsAre());
 }
 
+TEST_F(TunerTest, AJobOfOneStepTakesOneStep) {
+  const std::string id = create();
+  report(0, actors::RunBegan{{}, 1, 1 << 20, "1 sequence"});
+  EXPECT_THAT(messages(id).front(), HasSubstr("The job takes 1 step and at most 1.0 MiB"));
+}
+
 TEST_F(TunerTest, JobsWaitInOrderForAPlace) {
   std::vector<std::string> ids;
   for (int i = 0; i < 4; ++i) {
@@ -323,6 +329,7 @@ TEST_F(TunerTest, AJobThatIsCancelledWhileItsAdapterIsLoadedIsNotServed) {
   ASSERT_EQ(fake_->adapter_requests.size(), 2U);
   EXPECT_EQ(fake_->adapter_requests.back().request.action, actors::AdapterAction::kUnload);
   EXPECT_EQ(fake_->adapter_requests.back().request.name, "ft:" + id);
+  EXPECT_TRUE(log_.empty()) << log_.front();
 }
 
 TEST_F(TunerTest, AnAdapterThatCannotBeServedFailsItsJob) {
@@ -462,6 +469,15 @@ TEST_F(TunerTest, AdaptersOfEarlierJobsAreServedUntilOneDoesNotFit) {
   EXPECT_EQ(fake_->adapter_requests.size(), 2U);
   EXPECT_THAT(log_, ElementsAre(HasSubstr("no memory")));
   EXPECT_THAT(messages(ids[1]), ::testing::Contains(HasSubstr("The model is not served")));
+}
+
+TEST_F(TunerTest, TheModelOfAJobThatHasNotEndedIsNotDeleted) {
+  const std::string id = create();
+  EXPECT_EQ(send<JobRecord>(atom::remove_v, "ft:" + id).status().message(),
+            "model: \"ft:" + id + "\" is trained by the job " + id +
+                ", which is running; cancel the job first");
+  EXPECT_TRUE(send<JobRecord>(atom::cancel_v, id).ok());
+  EXPECT_EQ(send<JobRecord>(atom::remove_v, "ft:" + id).status().code(), Errc::kNotFound);
 }
 
 TEST_F(TunerTest, ADeletedModelIsUnloadedAndNotServedAgain) {
