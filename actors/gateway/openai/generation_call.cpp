@@ -687,7 +687,10 @@ private:
     std::int64_t longest = 0;
     for (const Prompt& prompt : call_.prompts) {
       if (prompt.ids.empty()) {
-        fields_.refuse(field, "a prompt has no tokens");
+        fields_.refuse(field, call_.form == GenerationForm::kChat
+                                  ? "the chat template makes an empty prompt of them; does a "
+                                    "message have no content?"
+                                  : "a prompt has no tokens");
         return;
       }
       longest = std::max(longest, static_cast<std::int64_t>(prompt.ids.size()));
