@@ -14,9 +14,6 @@ namespace {
 using openai::ApiError;
 using storage::FileStore;
 
-// What a download reads at a time.
-constexpr std::uint64_t kPartBytes = std::uint64_t{1} << 20U;
-
 // Returns the error for a failure of the store. The server is at fault if its files are damaged or
 // its disk is full.
 ApiError file_error(const Status& status) {
@@ -60,7 +57,7 @@ NextStep begin_download(FileStore& files, const std::string& id) {
 
 // Reads a part of a file, and returns the step that sends it.
 NextStep read_part(const std::shared_ptr<const ReadableFile>& file, std::uint64_t offset) {
-  std::string part(std::min(kPartBytes, file->size_bytes() - offset), '\0');
+  std::string part(std::min<std::uint64_t>(kDownloadPartBytes, file->size_bytes() - offset), '\0');
   if (const Status status = file->read_at(offset, std::as_writable_bytes(std::span(part)));
       !status.ok()) {
     return fail_with(file_error(status));
@@ -122,6 +119,13 @@ void delete_file(GatewaySelf self, HttpRequest& request, const PathArguments& ar
 }
 
 void get_file_content(GatewaySelf self, HttpRequest& request, const PathArguments& arguments) {
+  Exchange& exchange = self->state.exchanges.at(request.exchange);
+  if (!self->state.download_bytes.fits(exchange.caller.tenant, kDownloadPartBytes)) {
+    refuse_too_many(self, request.exchange);
+    return;
+  }
+  self->state.download_bytes.take(exchange.caller.tenant, kDownloadPartBytes);
+  exchange.download_bytes = kDownloadPartBytes;
   work_on_files(self, request.exchange, [files = self->state.deps.files, id = arguments[0]] {
     return begin_download(*files, id);
   });

@@ -114,6 +114,7 @@ void set_limits(GatewayState& state, const GatewayDeps& deps) {
   state.pending_prompt_bytes = {limits.max_pending_prompt_bytes, state.tenancy};
   state.pending_body_bytes = {limits.max_pending_body_bytes, state.tenancy};
   state.pending_upload_bytes = {limits.max_pending_upload_bytes, state.tenancy};
+  state.download_bytes = {limits.max_download_bytes, state.tenancy};
 }
 
 GatewayActor::behavior_type gateway(GatewaySelf self, GatewayDeps deps) {

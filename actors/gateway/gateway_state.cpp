@@ -105,6 +105,7 @@ void end_exchange(GatewaySelf self, ExchangeId id) {
   if (const auto work = state.work.find(id); work != state.work.end()) {
     work->second->abandoned = true;  // its body counts until the port has come to it
   }
+  state.download_bytes.give_back(found->second.caller.tenant, found->second.download_bytes);
   state.exchanges.erase(found);
 }
 

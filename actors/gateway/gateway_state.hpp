@@ -62,6 +62,7 @@ struct Exchange {
   std::vector<SampleId> choices;                    // their ids
   bool streaming = false;                           // the head of the response has been sent
   std::optional<Download> download;
+  std::size_t download_bytes = 0;  // held of `GatewayState::download_bytes`
 };
 
 /// A choice that is generated.
@@ -88,6 +89,7 @@ struct GatewayState {
   FairLimit pending_prompt_bytes;  // of the choices
   FairLimit pending_body_bytes;    // not parsed yet
   FairLimit pending_upload_bytes;  // at the file port
+  FairLimit download_bytes;        // of parts of files
   ParseLanes<ExchangeId> to_parse;
   bool draining = false;
 };

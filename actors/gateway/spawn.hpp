@@ -39,6 +39,9 @@ struct GatewayLimits {
   /// Bytes of all uploads that are not stored yet. They do not count toward
   /// `max_pending_body_bytes`.
   std::size_t max_pending_upload_bytes = std::size_t{768} << 20U;
+  /// Bytes of the parts of files that downloads have read and not sent yet. Each download counts
+  /// as one part until it ends.
+  std::size_t max_download_bytes = std::size_t{64} << 20U;
 };
 
 /// Dependencies of a gateway. Pointers are not null unless a comment says so, and outlive the

@@ -2,6 +2,7 @@
 // Tests /v1/files of the gateway on a real file store, and which paths there are.
 #include <gmock/gmock.h>
 
+#include "actors/gateway/file_routes.hpp"
 #include "actors/gateway/routes.hpp"
 #include "base/random.hpp"
 #include "tests/actors/gateway/gateway_fixture.hpp"
@@ -39,6 +40,7 @@ protected:
     deps.files = files_;
     deps.file_port = &port();
     deps.limits.max_pending_upload_bytes = std::size_t{4} << 20U;
+    deps.limits.max_download_bytes = 2 * actors::kDownloadPartBytes;
   }
 
   static std::string form(const std::string& content, const std::string& purpose = "fine-tune") {
@@ -96,7 +98,7 @@ TEST_F(GatewayFilesTest, StoresAndListsFiles) {
 
 TEST_F(GatewayFilesTest, SendsABodyPartByPart) {
   std::string content;
-  while (content.size() < (std::size_t{5} << 19U)) {
+  while (content.size() < actors::kDownloadPartBytes * 5 / 2) {
     content += "line " + std::to_string(content.size()) + "\n";
   }
   const std::string id = uploaded(content);
@@ -105,7 +107,7 @@ TEST_F(GatewayFilesTest, SendsABodyPartByPart) {
   EXPECT_EQ(sent(download).response.headers[0].value, "application/octet-stream");
   EXPECT_EQ(sent(download).response.body, "");
   report_sent(download);
-  EXPECT_EQ(sent(download).response.body.size(), std::size_t{1} << 20U);
+  EXPECT_EQ(sent(download).response.body.size(), actors::kDownloadPartBytes);
   EXPECT_FALSE(sent(download).ended);
   ASSERT_EQ(sent(send(request("DELETE", "/v1/files/" + id))).response.status, 200U);
   report_sent(download);  // the bytes can still be read
@@ -123,6 +125,23 @@ TEST_F(GatewayFilesTest, ForgetsADownloadThatTheClientCloses) {
   caf::anon_send(gateway_, atom::closed_v, download);
   report_sent(download);
   EXPECT_EQ(sent(download).response.body, "");
+}
+
+// Each download holds a part in memory while its client does not read.
+TEST_F(GatewayFilesTest, LimitsDownloads) {
+  const std::string id = uploaded("abc");
+  const std::string target = "/v1/files/" + id + "/content";
+  const ExchangeId closed = get(target);
+  const ExchangeId complete = get(target);
+  EXPECT_EQ(sent(get(target)).response.status, 429U);
+  EXPECT_EQ(sent(get("/v1/files/file-x/content")).response.status, 429U);
+  caf::anon_send(gateway_, atom::closed_v, closed);
+  EXPECT_EQ(sent(get("/v1/files/file-x/content")).response.status, 404U);
+  EXPECT_EQ(sent(get(target)).response.status, 200U);
+  EXPECT_EQ(sent(get(target)).response.status, 429U);
+  report_sent(complete);
+  EXPECT_TRUE(sent(complete).ended);
+  EXPECT_EQ(sent(get(target)).response.status, 200U);
 }
 
 TEST_F(GatewayFilesTest, DeletesFiles) {
