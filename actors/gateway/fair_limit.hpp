@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 
 namespace tidemill::actors {
 
@@ -54,6 +55,27 @@ private:
   Tenancy tenancy_ = Tenancy::kOne;
   std::size_t total_ = 0;
   std::map<std::string, std::size_t> held_;  // no zeros
+};
+
+/// An amount of one tenant that grows, such as a body that arrives. It must fit as a whole.
+///
+/// Threads: those of its limit.
+class GrowingAmount {
+public:
+  GrowingAmount() = default;  // does not grow
+  GrowingAmount(FairLimit& limit, std::string tenant)
+      : limit_(&limit), tenant_(std::move(tenant)) {}
+
+  /// Returns whether it could grow by `more`, and if so, does.
+  [[nodiscard]] bool grow(std::size_t more);
+  /// Ends the amount.
+  void give_back();
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+
+private:
+  FairLimit* limit_ = nullptr;  // borrowed
+  std::string tenant_;
+  std::size_t size_ = 0;
 };
 
 }  // namespace tidemill::actors

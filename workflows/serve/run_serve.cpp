@@ -383,6 +383,9 @@ actors::HttpEvents http_events(const actors::GatewayActor& gateway,
   events.max_body = [access, bodies](const actors::HttpRequest& request) {
     return actors::max_body_bytes(request, access, bodies);
   };
+  events.tenant_of = [access](const actors::HttpRequest& request) {
+    return actors::caller_of(request, access).tenant;
+  };
   events.on_sent = [gateway](actors::ExchangeId exchange) {
     caf::anon_send(gateway, atom::sent_v, exchange);
   };
@@ -550,6 +553,7 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
                                     static_cast<std::uint16_t>(options.serve.port)};
   actors::HttpLimits limits;
   limits.max_connections = std::min(limits.max_connections, connections_within_limits());
+  limits.tenancy = actors::tenancy_of(access);
   auto opened_server = actors::open_http_server(address, limits);
   if (!opened_server.ok()) {
     const bool is_bad = opened_server.status().code() == Errc::kInvalidArgument;

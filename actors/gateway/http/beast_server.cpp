@@ -9,11 +9,10 @@
 //   kBody      the head is complete. Waits for `body_time`, and longer for a long body.
 //   kExchange  the request has been passed on, or refused. Waits without a limit for the response,
 //              and for `write_time` for the client to read it. Goes on reading, to notice that the
-//              client closes the connection.
+//              client closes the connection, until it holds some kilobytes of later requests.
 //   kLinger    the last response has been sent. Discards what the client still sends, so that the
 //              client can read the response before the connection is reset.
 #include <algorithm>
-#include <array>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
@@ -22,7 +21,6 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/error.hpp>
 #include <boost/beast/http/parser.hpp>
-#include <ctime>
 #include <deque>
 #include <future>
 #include <limits>
@@ -36,6 +34,7 @@
 #include <vector>
 
 #include "actors/gateway/http/http_server.hpp"
+#include "actors/gateway/http/response_text.hpp"
 
 namespace tidemill::actors {
 namespace {
@@ -48,8 +47,10 @@ using boost::system::error_code;
 
 constexpr auto kNoLimit = std::numeric_limits<std::uint64_t>::max();
 constexpr std::size_t kReadBytes = std::size_t{16} << 10U;
-// What a connection reads ahead during an exchange.
-constexpr std::size_t kMaxReadAhead = std::size_t{64} << 10U;
+// A connection that holds so much of later requests reads no more during an exchange.
+constexpr std::size_t kMaxReadAhead = std::size_t{16} << 10U;
+// Of a large body, when the rest is reserved.
+constexpr std::size_t kMinReservingBytes = std::size_t{1} << 20U;
 constexpr std::size_t kMaxDiscarded = std::size_t{4} << 20U;
 constexpr auto kLingerTime = std::chrono::seconds(2);
 
@@ -85,25 +86,8 @@ std::string_view view(beast::string_view text) {
   return {text.data(), text.size()};
 }
 
-// Returns the value of a Date header.
-std::string http_date() {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  ::gmtime_r(&now, &utc);
-  std::array<char, 40> text{};
-  const std::size_t size =
-      std::strftime(text.data(), text.size(), "%a, %d %b %Y %H:%M:%S GMT", &utc);
-  return {text.data(), size};
-}
-
-// Returns a part of a chunked body.
-std::string chunk(const std::string& part) {
-  constexpr const char* kDigits = "0123456789abcdef";
-  std::string size;
-  for (std::size_t rest = part.size(); rest > 0; rest /= 16) {
-    size.insert(size.begin(), kDigits[rest % 16]);
-  }
-  return size + "\r\n" + part + "\r\n";
+TimePoint now() {
+  return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now());
 }
 
 class Connection;
@@ -114,8 +98,8 @@ struct Shared {
   HttpEvents events;
   std::unordered_map<ExchangeId, Connection*> exchanges;
   std::unordered_set<std::shared_ptr<Connection>> connections;
-  std::size_t buffered_bytes = 0;  // bodies of requests
-  std::size_t large_bytes = 0;     // bodies of large requests
+  FairLimit body_bytes;        // of requests
+  FairLimit large_body_bytes;  // of large requests
   ExchangeId last_exchange = 0;
   bool stopping = false;
 };
@@ -161,7 +145,7 @@ public:
     keep_alive_ = keep_alive_ && chunked_;
     std::string bytes = head(response, "");
     if (!response.body.empty()) {
-      bytes += chunked_ ? chunk(response.body) : response.body;
+      bytes += chunked_ ? chunk_text(response.body) : response.body;
     }
     send(std::move(bytes));
   }
@@ -176,7 +160,7 @@ public:
     send(head(response, std::to_string(length)));
   }
 
-  void write(const std::string& part) {
+  void write(std::string part) {
     if (!started_ || finishing_ || part.empty()) {
       return;
     }
@@ -187,7 +171,7 @@ public:
       abort();
       return;
     }
-    send(chunked_ ? chunk(part) : part);
+    send(chunked_ ? chunk_text(part) : std::move(part));
   }
 
   void end() {
@@ -206,9 +190,6 @@ public:
     }
   }
 
-  [[nodiscard]] bool has_unsent() const noexcept { return exchange_ != 0 || unsent_ > 0; }
-  [[nodiscard]] bool is_idle() const noexcept { return state_ == State::kIdle; }
-
   // Closes the connection. Its object lives until its pending operations have been called.
   void abort() {
     if (state_ == State::kClosed) {
@@ -226,6 +207,9 @@ public:
     }
   }
 
+  [[nodiscard]] bool has_unsent() const noexcept { return exchange_ != 0 || unsent_ > 0; }
+  [[nodiscard]] bool is_idle() const noexcept { return state_ == State::kIdle; }
+
 private:
   enum class State : std::uint8_t { kIdle, kHead, kBody, kExchange, kLinger, kClosed };
 
@@ -236,8 +220,7 @@ private:
     parser_->eager(false);
     parser_->header_limit(static_cast<std::uint32_t>(shared_.limits.max_header_bytes));
     parser_->body_limit(kNoLimit);  // known once the head is
-    started_ = finishing_ = chunked_ = is_head_request_ = reports_ = is_large_ = is_reserved_ =
-        false;
+    started_ = finishing_ = chunked_ = is_head_request_ = reports_ = is_large_ = false;
     unwritten_ = 0;
     wait(shared_.limits.idle_time);
     if (buffer_.size() > 0) {
@@ -259,6 +242,13 @@ private:
                             });
   }
 
+  // Goes on reading during an exchange, to notice that the client closes the connection.
+  void read_ahead() {
+    if (buffer_.size() < kMaxReadAhead) {
+      read();
+    }
+  }
+
   void on_read(const error_code& error, std::size_t size) {
     if (error || state_ == State::kClosed) {
       abort();
@@ -267,11 +257,7 @@ private:
     // Not read into `buffer_` directly, because the next request may be parsed from it meanwhile.
     buffer_.commit(asio::buffer_copy(buffer_.prepare(size), asio::buffer(incoming_, size)));
     switch (state_) {
-      case State::kExchange:
-        if (buffer_.size() < kMaxReadAhead) {
-          read();
-        }
-        break;
+      case State::kExchange: read_ahead(); break;
       case State::kLinger:
         discarded_ += buffer_.size();
         buffer_.consume(buffer_.size());
@@ -291,7 +277,7 @@ private:
       const std::size_t before = parser_->get().body().size();
       const std::size_t used = parser_->put(buffer_.data(), error);
       buffer_.consume(used);
-      count_body(parser_->get().body().size() - before);
+      const std::size_t arrived = parser_->get().body().size() - before;
       if (error && error != http::error::need_more) {
         refuse_syntax(error);
         return;
@@ -307,9 +293,7 @@ private:
         refuse(431, "a chunk's head or the fields after the body are too long");
         return;
       }
-      if (shared_.buffered_bytes > shared_.limits.max_buffered_bytes ||
-          shared_.large_bytes > shared_.limits.max_large_buffered_bytes) {
-        refuse_load();
+      if (!count_body(arrived)) {
         return;
       }
       if (parser_->is_done()) {
@@ -323,20 +307,27 @@ private:
     }
   }
 
-  // Counts a part of the body that has arrived, which extends the deadline.
-  void count_body(std::size_t size) {
-    body_bytes_ += is_reserved_ ? 0 : size;
-    (is_large_ ? shared_.large_bytes : shared_.buffered_bytes) += is_reserved_ ? 0 : size;
-    if (size > 0 && state_ == State::kBody) {
+  // Counts a part of the body that has arrived, which extends the deadline. Returns false after a
+  // refusal.
+  [[nodiscard]] bool count_body(std::size_t size) {
+    if (size == 0) {
+      return true;
+    }
+    if (!held_.grow(size) || !reserve_body()) {
+      refuse_load();
+      return false;
+    }
+    if (state_ == State::kBody) {
       const auto rate = std::max<std::size_t>(shared_.limits.min_body_rate, 1);
       body_deadline_ = std::min(body_deadline_ + std::chrono::milliseconds(size * 1000 / rate),
                                 now() + shared_.limits.body_time);
       wait_until(body_deadline_);
     }
+    return true;
   }
 
   // Checks what the parser leaves to its caller. Returns false after a refusal.
-  bool accept_head() {
+  [[nodiscard]] bool accept_head() {
     const auto& request = parser_->get();
     version_ = request.version();
     is_head_request_ = request.method() == http::verb::head;
@@ -396,7 +387,7 @@ private:
 
   // Checks the declared length of the body against the limit for the request, and sets that for a
   // body of unknown length. Returns false after a refusal.
-  bool accept_length() {
+  [[nodiscard]] bool accept_length() {
     const std::size_t most = shared_.limits.max_body_bytes;
     max_body_ = shared_.events.max_body ? shared_.events.max_body(passed_) : most;
     is_large_ = max_body_ > most;
@@ -405,25 +396,40 @@ private:
     if (length && *length > max_body_) {
       return refuse_length();
     }
-    return !is_large_ || !length || reserve_body(*length);
+    FairLimit& limit = is_large_ ? shared_.large_body_bytes : shared_.body_bytes;
+    const std::string tenant = shared_.events.tenant_of ? shared_.events.tenant_of(passed_) : "";
+    held_ = {limit, tenant};
+    return !is_large_ || !length || limit.fits(tenant, *length) || refuse_load();
   }
-  // Reserves the memory of a large body, which would need twice as much while it grows, and counts
-  // all of it from now on.
-  bool reserve_body(std::uint64_t length) {
-    if (shared_.large_bytes + length > shared_.limits.max_large_buffered_bytes) {
-      return refuse_load();
+  // Reserves the memory of a large body, which would need twice as much while it grows. A body of
+  // which little has arrived reserves nothing. Returns false if there is no memory.
+  [[nodiscard]] bool reserve_body() {
+    const auto length = parser_->content_length();
+    if (!is_large_ || !length || held_.size() < kMinReservingBytes) {
+      return true;
     }
     try {
-      parser_->get().body().reserve(length);
+      parser_->get().body().reserve(*length);
     } catch (const std::bad_alloc&) {
-      return refuse_load();
+      return false;
     }
-    is_reserved_ = true;
-    body_bytes_ = length;
-    shared_.large_bytes += length;
     return true;
   }
-  bool refuse_load() { return refuse(503, "the server is receiving too many large requests"); }
+
+  // Frees the body of a request that is refused.
+  void drop_body() {
+    if (parser_.has_value()) {
+      parser_->get().body() = std::string();
+      held_.give_back();
+    }
+  }
+
+  bool refuse_load() {
+    return refuse(503,
+                  shared_.limits.tenancy == Tenancy::kOne
+                      ? "the server is receiving too many large requests"
+                      : "the server is receiving too many large requests of this tenant or of all");
+  }
   bool refuse_length() {
     return refuse(413, "the body is longer than " + std::to_string(max_body_) + " bytes");
   }
@@ -449,7 +455,7 @@ private:
     state_ = State::kExchange;
     shared_.exchanges.emplace(exchange_, this);
     shared_.events.on_request(std::exchange(passed_, {}));
-    read();  // notices that the client closes the connection
+    read_ahead();
   }
 
   void refuse_syntax(const error_code& error) {
@@ -469,33 +475,14 @@ private:
   bool refuse(std::uint32_t status, const std::string& why) {
     state_ = State::kExchange;
     keep_alive_ = false;
-    HttpResponse response;
-    response.status = status;
-    response.headers = {{"content-type", "application/json"}};
-    response.body = R"({"error": {"message": ")" + why +
-                    R"(", "type": "invalid_request_error", "param": null, "code": null}})";
-    respond(response);
+    drop_body();
+    respond(refusal(status, why));
     return false;
   }
 
   // `length` is empty for a body of unknown length.
   [[nodiscard]] std::string head(const HttpResponse& response, const std::string& length) const {
-    std::string text = "HTTP/1.1 " + std::to_string(response.status) + " " +
-                       reason_phrase(response.status) + "\r\ndate: " + http_date() + "\r\n";
-    for (const HttpHeader& header : response.headers) {
-      text += header.name + ": " + header.value + "\r\n";
-    }
-    if (!length.empty()) {
-      text += "content-length: " + length + "\r\n";
-    } else if (chunked_) {
-      text += "transfer-encoding: chunked\r\n";
-    }
-    if (!keep_alive_) {
-      text += "connection: close\r\n";
-    } else if (version_ < 11) {
-      text += "connection: keep-alive\r\n";
-    }
-    return text + "\r\n";
+    return head_text(response, {length, chunked_, keep_alive_, version_ < 11});
   }
 
   void send(std::string bytes) {
@@ -560,12 +547,9 @@ private:
 
   void release_exchange() {
     shared_.exchanges.erase(std::exchange(exchange_, 0));
-    (is_large_ ? shared_.large_bytes : shared_.buffered_bytes) -= std::exchange(body_bytes_, 0);
+    held_.give_back();
   }
 
-  [[nodiscard]] static TimePoint now() {
-    return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now());
-  }
   void wait(Duration time) { wait_until(now() + time); }
   void wait_until(TimePoint deadline) {
     timer_.expires_at(deadline);
@@ -598,10 +582,9 @@ private:
   beast::flat_buffer buffer_;  // received, not parsed yet
   std::optional<Parser> parser_;
   bool reading_ = false;
-  std::size_t body_bytes_ = 0;
+  GrowingAmount held_;  // the body that has arrived
   std::size_t max_body_ = 0;
-  bool is_reserved_ = false;  // `body_bytes_` is the declared length
-  bool is_large_ = false;     // its body may be longer than `max_body_bytes`
+  bool is_large_ = false;  // its body may be longer than `max_body_bytes`
   TimePoint body_deadline_{};
   HttpRequest passed_;  // its head, while the body arrives
   std::size_t discarded_ = 0;
@@ -626,6 +609,8 @@ class BeastServer final : public HttpServer {
 public:
   explicit BeastServer(const HttpLimits& limits) : acceptor_(io_), retry_(io_) {
     shared_.limits = limits;
+    shared_.body_bytes = {limits.max_buffered_bytes, limits.tenancy};
+    shared_.large_body_bytes = {limits.max_large_buffered_bytes, limits.tenancy};
   }
 
   ~BeastServer() override {
@@ -694,7 +679,9 @@ public:
     });
   }
   void write(ExchangeId exchange, std::string part) override {
-    post(exchange, [part = std::move(part)](Connection& connection) { connection.write(part); });
+    post(exchange, [part = std::move(part)](Connection& connection) mutable {
+      connection.write(std::move(part));
+    });
   }
   void end(ExchangeId exchange) override {
     post(exchange, [](Connection& connection) { connection.end(); });

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "actors/gateway/fair_limit.hpp"
 #include "actors/gateway/http/http_message.hpp"
 #include "base/clock.hpp"
 #include "base/result.hpp"
@@ -27,6 +28,9 @@ struct HttpEvents {
   /// than `HttpLimits::max_body_bytes`, the request counts as a large one. May be empty:
   /// `max_body_bytes` for all requests.
   std::function<std::size_t(const HttpRequest&)> max_body;
+  /// Called after `check_head`. Returns the tenant as whose the body of this request counts. May be
+  /// empty: all bodies are of one tenant.
+  std::function<std::string(const HttpRequest&)> tenant_of;
   /// Called each time all parts of a body have been sent that `start_body` has begun, and which has
   /// not ended. May be empty.
   std::function<void(ExchangeId)> on_sent;
@@ -82,10 +86,14 @@ struct HttpLimits {
   std::size_t max_header_bytes = std::size_t{16} << 10U;  // request line and headers
   std::size_t max_headers = 100;
   std::size_t max_body_bytes = std::size_t{64} << 20U;
-  std::size_t max_buffered_bytes = std::size_t{256} << 20U;  // bodies of all requests together
-  /// The bodies of all large requests together, which do not count above. A declared length counts
-  /// from the start.
+  /// The bodies of all requests together, from their arrival to the end of the exchange. With
+  /// several tenants, the limit is shared dynamically (fair_limit.hpp); each body counts as one
+  /// amount.
+  std::size_t max_buffered_bytes = std::size_t{256} << 20U;
+  /// The bodies of all large requests together, which do not count above. If the declared length of
+  /// a body does not fit, the request is refused at once; but only what has arrived counts.
   std::size_t max_large_buffered_bytes = std::size_t{768} << 20U;
+  Tenancy tenancy = Tenancy::kOne;
   std::size_t max_unsent_bytes = std::size_t{8} << 20U;  // of one stream
   std::size_t max_connections = 4096;
   Duration header_time = std::chrono::seconds(10);  // from the first byte of a request

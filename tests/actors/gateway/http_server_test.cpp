@@ -23,6 +23,7 @@ using actors::HttpLimits;
 using actors::HttpRequest;
 using actors::HttpServer;
 using namespace std::chrono_literals;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -48,6 +49,9 @@ protected:
     };
     events.max_body = [most = limits.max_body_bytes](const HttpRequest& request) {
       return request.target == "/large" ? kLargeBytes : most;
+    };
+    events.tenant_of = [](const HttpRequest& request) {
+      return std::string(request.header("tenant").value_or(""));
     };
     events.on_sent = [this](ExchangeId id) {
       const std::lock_guard lock(mutex_);
@@ -169,6 +173,33 @@ TEST_F(HttpServerTest, ProcessesPipelinedRequestsInOrder) {
     server().respond(request.exchange, {200, {}, "<" + std::to_string(i) + ">"});
     one.read_until("<" + std::to_string(i) + ">");
   }
+}
+
+// A client that sends requests faster than they are answered must not fill the server's memory.
+TEST_F(HttpServerTest, LimitsWhatItReadsAhead) {
+  constexpr int kAnswered = 2000;
+  constexpr std::size_t kPieceBytes = std::size_t{64} << 10U;
+  start();
+  RawClient one = client();
+  std::string piece;
+  while (piece.size() < kPieceBytes) {
+    piece += kGet;
+  }
+  std::atomic<std::size_t> accepted = 0;  // bytes, by the server and by the buffers of the sockets
+  std::thread sender([&] {
+    while (accepted < (std::size_t{64} << 20U) && one.send(piece)) {
+      accepted += piece.size();
+    }
+  });
+  for (int i = 0; i < kAnswered; ++i) {
+    const HttpRequest request = next_request();
+    EXPECT_NE(request.exchange, 0U);
+    server().respond(request.exchange, {204, {}, ""});
+  }
+  // The sockets hold some megabytes. If each answer let the server read on, it would hold 31 MiB.
+  EXPECT_LT(accepted, std::size_t{16} << 20U);
+  one.shut_down_both();
+  sender.join();
 }
 
 TEST_F(HttpServerTest, AcceptsRequestsInAnyPieces) {
@@ -368,6 +399,59 @@ TEST_F(HttpServerTest, AcceptsLargeBodiesWhereTheyAreAllowed) {
   EXPECT_THAT(exchange("POST /large HTTP/1.1\r\nHost: x\r\nContent-Length: " +
                        std::to_string(kLargeBytes + 1) + "\r\n\r\n"),
               HasSubstr("the body is longer than 67108864 bytes"));
+}
+
+// A body that has not arrived holds no memory, so it must not take room from others.
+TEST_F(HttpServerTest, CountsWhatHasArrivedOfLargeBodies) {
+  HttpLimits limits;
+  limits.max_body_bytes = 1000;
+  limits.max_large_buffered_bytes = 5000;
+  start(limits);
+  const std::string head = "POST /large HTTP/1.1\r\nHost: x\r\nContent-Length: 4000\r\n";
+  RawClient waiting = client();
+  waiting.send(head + "Expect: 100-continue\r\n\r\n");
+  waiting.read_until("100 Continue\r\n\r\n");
+  RawClient other = client();
+  other.send(head + "\r\n" + std::string(4000, 'x'));
+  EXPECT_EQ(next_request().body.size(), 4000U);
+  // Now there is no room for the first body.
+  waiting.send(std::string(4000, 'x'));
+  EXPECT_THAT(waiting.read_all(), StartsWith("HTTP/1.1 503 "));
+}
+
+TEST_F(HttpServerTest, LeavesRoomForTheBodiesOfOtherTenants) {
+  HttpLimits limits;
+  limits.max_body_bytes = 4000;
+  limits.max_buffered_bytes = 4000;
+  limits.max_large_buffered_bytes = 12000;
+  limits.tenancy = actors::Tenancy::kSeveral;
+  start(limits);
+  const auto post = [](const std::string& target, const std::string& tenant, std::size_t size) {
+    return "POST " + target + " HTTP/1.1\r\nHost: x\r\nTenant: " + tenant +
+           "\r\nContent-Length: " + std::to_string(size) + "\r\n\r\n" + std::string(size, 'x');
+  };
+  for (const std::string target : {"/", "/large"}) {
+    const std::size_t piece = target == "/" ? 1000 : 3000;
+    // A tenant may hold half of the room, or more with one body.
+    RawClient first = client();
+    first.send(post(target, "red", 3 * piece));
+    EXPECT_EQ(next_request().body.size(), 3 * piece);
+    RawClient refused = client();
+    refused.send(post(target, "red", 1));
+    EXPECT_THAT(refused.read_all(), AllOf(StartsWith("HTTP/1.1 503 "), HasSubstr("this tenant")));
+    RawClient other = client();
+    other.send(post(target, "blue", piece));
+    EXPECT_EQ(next_request().body.size(), piece);
+    first.close();
+    next_closed();
+    RawClient again = client();
+    again.send(post(target, "red", piece));
+    EXPECT_EQ(next_request().body.size(), piece);
+    other.close();
+    next_closed();
+    again.close();
+    next_closed();
+  }
 }
 
 TEST_F(HttpServerTest, SendsABodyOfKnownLengthInParts) {

@@ -80,6 +80,8 @@ public:
 
   /// Sends no more.
   void shut_down() { ::shutdown(fd_.get(), SHUT_WR); }
+  /// Ends a `send` of another thread, too.
+  void shut_down_both() { ::shutdown(fd_.get(), SHUT_RDWR); }
   void close() { fd_ = UniqueFd(); }
 
 private:
