@@ -208,7 +208,6 @@ public:
   }
 
   [[nodiscard]] bool has_unsent() const noexcept { return exchange_ != 0 || unsent_ > 0; }
-  [[nodiscard]] bool is_idle() const noexcept { return state_ == State::kIdle; }
 
 private:
   enum class State : std::uint8_t { kIdle, kHead, kBody, kExchange, kLinger, kClosed };
@@ -480,8 +479,10 @@ private:
     return false;
   }
 
-  // `length` is empty for a body of unknown length.
-  [[nodiscard]] std::string head(const HttpResponse& response, const std::string& length) const {
+  // Returns the head of a response, after which the connection closes if the server stops. `length`
+  // is empty for a body of unknown length.
+  [[nodiscard]] std::string head(const HttpResponse& response, const std::string& length) {
+    keep_alive_ = keep_alive_ && !shared_.stopping;
     return head_text(response, {length, chunked_, keep_alive_, version_ < 11});
   }
 
@@ -719,14 +720,6 @@ public:
       error_code ignored;
       acceptor_.close(ignored);
       retry_.cancel();
-      // `abort` changes the set.
-      const std::vector<std::shared_ptr<Connection>> all(shared_.connections.begin(),
-                                                         shared_.connections.end());
-      for (const auto& connection : all) {
-        if (connection->is_idle()) {
-          connection->abort();
-        }
-      }
     });
   }
 

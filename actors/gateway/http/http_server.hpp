@@ -74,8 +74,8 @@ public:
 
   /// Returns the TCP port on which the server listens.
   [[nodiscard]] virtual std::uint16_t port() const = 0;
-  /// Accepts no more connections. Closes idle connections, and the others after their current
-  /// response.
+  /// Accepts no more connections. Responds to the next request of each open one with 503, and
+  /// closes it after that or, if a request is in progress, after its response.
   virtual void stop_accepting() = 0;
 };
 

@@ -51,11 +51,16 @@ std::string chunk_text(const std::string& part) {
 }
 
 HttpResponse refusal(std::uint32_t status, const std::string& why) {
+  const bool is_overload = status == 503;
   HttpResponse response;
   response.status = status;
   response.headers = {{"content-type", "application/json"}};
-  response.body = R"({"error": {"message": ")" + why +
-                  R"(", "type": "invalid_request_error", "param": null, "code": null}})";
+  if (is_overload) {
+    response.headers.push_back({"retry-after", "1"});
+  }
+  response.body = R"({"error": {"message": ")" + why + R"(", "type": ")" +
+                  (is_overload ? "server_error" : "invalid_request_error") +
+                  R"(", "param": null, "code": null}})";
   return response;
 }
 

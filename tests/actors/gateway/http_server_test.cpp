@@ -634,10 +634,14 @@ TEST_F(HttpServerTest, StopsWithoutLosingResponses) {
   server().stop_accepting();
   half.send("\r\n");
   EXPECT_THAT(half.read_all(), StartsWith("HTTP/1.1 503 "));
-  EXPECT_EQ(idle.read_all(), "");
   EXPECT_FALSE(server().flush(50ms));
+  // An idle connection stays open until its next request.
+  idle.send(kGet);
+  EXPECT_THAT(idle.read_all(),
+              AllOf(StartsWith("HTTP/1.1 503 "), HasSubstr("retry-after: 1\r\n"),
+                    HasSubstr("connection: close\r\n"), HasSubstr(R"("type": "server_error")")));
   server().respond(id, {200, {}, std::string(1U << 20U, 'x') + "end"});
-  EXPECT_THAT(busy.read_all(), HasSubstr("xend"));
+  EXPECT_THAT(busy.read_all(), AllOf(HasSubstr("connection: close\r\n"), HasSubstr("xend")));
   EXPECT_TRUE(server().flush(10s));
   RawClient late = client();
   EXPECT_FALSE(late.connected() && late.send(kGet) && !late.read_all(1s).empty());
