@@ -95,7 +95,11 @@ std::optional<std::int64_t> JsonFields::integer(std::string_view name, IntegerRa
     return std::nullopt;
   }
   if (!is_in_range(*value, range)) {
-    refuse(name, "must be " + describe(range));
+    // `describe` does not mention the largest integer of 64 bits.
+    const bool is_above = value->number().value_or(0.0) >= 0x1p63 &&
+                          range.max == std::numeric_limits<std::int64_t>::max();
+    refuse(name, is_above ? "must be an integer of at most " + std::to_string(range.max)
+                          : "must be " + describe(range));
     return std::nullopt;
   }
   return *value->if_integer();

@@ -229,12 +229,13 @@ private:
     SamplingOptions& sampling = call_.settings.sampling;
     sampling = model_.sampling;
     const auto set = [&](float& option, const char* name, RealRange range) {
-      if (const auto value = fields_.real(name, range)) {
-        option = static_cast<float>(*value);
-      }
+      const auto value = fields_.real(name, range);
+      option = value.has_value() ? static_cast<float>(*value) : option;
+      return value;
     };
-    set(sampling.temperature, "temperature", {0.0, 2.0});
-    if (sampling.temperature > 0.0F && sampling.temperature < engines::kMinTemperature) {
+    const auto temperature = set(sampling.temperature, "temperature", {0.0, 2.0});
+    // A float may round it to 0.
+    if (temperature.value_or(0.0) > 0.0 && sampling.temperature < engines::kMinTemperature) {
       fields_.refuse("temperature", "must be 0 or at least 0.001");
     }
     set(sampling.top_p, "top_p", {0.0, 1.0});

@@ -174,6 +174,7 @@ TEST_F(GenerationCallTest, NamesTheOffendingField) {
       {R"(, "temperature": 3)", "temperature"},
       {R"(, "temperature": "hot")", "temperature"},
       {R"(, "temperature": 0.0001)", "temperature"},
+      {R"(, "temperature": 1e-300)", "temperature"},
       {R"(, "top_p": 0)", "top_p"},
       {R"(, "top_k": 1.5)", "top_k"},
       {R"(, "n": 0)", "n"},
@@ -205,6 +206,12 @@ TEST_F(GenerationCallTest, NamesTheOffendingField) {
     EXPECT_EQ(error.param, field) << members << ": " << error.message;
     EXPECT_THAT(error.message, HasSubstr(field));
   }
+  EXPECT_EQ(refused_completion(R"(, "max_tokens": 9223372036854775808)").message,
+            "max_tokens: must be an integer of at most 9223372036854775807");
+  EXPECT_EQ(refused_completion(R"(, "seed": 18446744073709551616)").message,
+            "seed: must be an integer of at most 9223372036854775807");
+  EXPECT_EQ(refused_completion(R"(, "max_tokens": 2.5)").message,
+            "max_tokens: must be an integer of at least 1");
   EXPECT_EQ(refused_chat(R"(, "top_logprobs": 2)").param, "top_logprobs");
   EXPECT_EQ(refused_chat(R"(, "tools": 1)").param, "tools");
   EXPECT_EQ(refused_chat(R"(, "tools": [{"type": "function"}])").param, "tools[0]");
