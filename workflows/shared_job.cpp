@@ -105,6 +105,7 @@ Result<std::unique_ptr<SharedJob>> SharedJob::open(caf::actor_system& system,
   view.rollout_name = std::string(actors::kPrivateAdapterPrefix) + std::to_string(id.value);
   view.public_name = shared.public_name;
   view.publish_every = shared.publish_every;
+  view.created = shared.created;
   view.first_sample = id.value << kSampleBits;
   std::unique_ptr<SharedJob> job(new SharedJob(std::move(view)));
   TIDEMILL_ASSIGN_OR_RETURN(

@@ -23,6 +23,7 @@ struct SharedDevice {
   std::shared_ptr<std::atomic<std::uint64_t>> last_job;
   std::string public_name;          // as in `actors::JobView`
   std::uint64_t publish_every = 0;  // as in `actors::JobView`
+  std::int64_t created = 0;         // as in `actors::JobView`
   double weight = 1.0;              // as in `actors::JobOpening`
   /// The most tokens of a sequence of the run, and the most positions of the cache that the run may
   /// reserve.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "actors/device/device_work.hpp"
 
-#include <algorithm>
 #include <chrono>
 #include <string>
 
@@ -120,15 +119,10 @@ Status DeviceWork::change_adapters(const AdapterRequest& request) const {
     case AdapterAction::kLoad: break;
   }
   TIDEMILL_ASSIGN_OR_RETURN(engines::AdapterFiles files, deps_.open_adapter(request));
-  PolicyVersion version = request.version;
-  if (version == PolicyVersion()) {
-    const auto loaded = deps_.adapters->loaded();
-    const auto same = std::find_if(loaded.begin(), loaded.end(), [&](const auto& adapter) {
-      return adapter.name == request.name;
-    });
-    version = same != loaded.end() ? same->version : version;
-  }
-  return deps_.adapters->load({request.name, version, std::move(files)});
+  const bool has_version = request.path.empty() || request.version != PolicyVersion();
+  return deps_.adapters->load({request.name,
+                               has_version ? std::optional(request.version) : std::nullopt,
+                               std::move(files), request.created});
 }
 
 void DeviceWork::open(Ticket ticket, const JobOpening& opening) {

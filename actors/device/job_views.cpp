@@ -19,6 +19,7 @@ AdapterRequest load_request(const JobView& view, const std::string& name,
   request.version = snapshot.version;
   request.config = view.config;
   request.tensors = snapshot.adapter;
+  request.created = view.created;
   return request;
 }
 

@@ -33,6 +33,7 @@ struct JobView {
   /// The name under which clients can request the adapter while it is trained. Empty: none.
   std::string public_name;
   std::uint64_t publish_every = 0;  // steps between two versions for clients; 0: none
+  std::int64_t created = 0;         // when the job was created: Unix time, seconds
   /// Added to the ids of requests, so that they differ from those of all other users of the device.
   std::uint64_t first_sample = 0;
   std::shared_ptr<const void> owner;  // kept until the views have ended; closes the job

@@ -116,11 +116,13 @@ struct AdapterRequest {
   /// The directory of the adapter to load, in PEFT's format, on the machine of the device. If it is
   /// empty, `config` and `tensors` are the adapter.
   std::string path;
-  /// Of the adapter to load; see `NamedAdapter::version`. An adapter without a version replaces
-  /// whatever has its name, and gets that version.
+  /// Of the adapter to load; see `NamedAdapter::version`. The content of an adapter in a directory
+  /// determines its version if this is `PolicyVersion()`.
   PolicyVersion version;
   std::string config = {};  // the text of an adapter_config.json
   TensorMap tensors = {};   // as in `engines::AdapterFiles`
+  /// When the adapter to load was made, as clients are told. Unix time, seconds; 0: unknown.
+  std::int64_t created = 0;
 };
 
 /// The adapters that requests may name, sorted by name.
@@ -199,7 +201,7 @@ typename Inspector::result_type inspect(Inspector& f, TrainingState& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, AdapterRequest& x) {
-  return f(x.action, x.name, x.path, x.version, x.config, x.tensors);
+  return f(x.action, x.name, x.path, x.version, x.config, x.tensors, x.created);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, AdapterList& x) {

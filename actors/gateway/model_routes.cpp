@@ -48,6 +48,7 @@ void change_adapter(GatewaySelf self, ExchangeId id, AdapterRequest request) {
     return;
   }
   const bool loads = request.action == AdapterAction::kLoad;
+  request.created = loads ? self->state.deps.unix_time() : 0;
   const std::string name = request.name;
   ask_adapters(self, id, std::move(request),
                [loads, name](const GatewayState&, const AdapterList&) {

@@ -267,19 +267,18 @@ void end_run(Self self, const std::string& id) {
   start_next(self);
 }
 
-AdapterRequest adapter_request(AdapterAction action, const std::string& name,
-                               const std::string& path = "") {
-  AdapterRequest request;
-  request.action = action;
-  request.name = name;
-  request.path = path;
+// Returns the request to serve the adapter of a job, which was made at `created`.
+AdapterRequest load_request(const std::string& name, const std::string& path,
+                            std::int64_t created) {
+  AdapterRequest request{AdapterAction::kLoad, name, path, {}};
+  request.created = created;
   return request;
 }
 
 // Unloads an adapter whose job no longer has it.
 void unload(Self self, const std::string& name) {
   caf::anon_send(self->state.deps.device, atom::adapters_v,
-                 adapter_request(AdapterAction::kUnload, name));
+                 AdapterRequest{AdapterAction::kUnload, name, "", {}});
 }
 
 // Writes how a run has ended, and starts what waits for its place. If a client has cancelled or
@@ -316,9 +315,10 @@ void write_ends(Self self) {
   }
 }
 
-// Makes a job whose adapter is served "succeeded".
-void succeed(Self self, const JobRecord& job, const RunEnded& ended) {
+// Makes a job whose adapter is served "succeeded". Clients are told that it was made at `now`.
+void succeed(Self self, const JobRecord& job, const RunEnded& ended, std::int64_t now) {
   JobChange change = change_to(self, JobState::kSucceeded, "The job has completed successfully.");
+  change.now = now;
   change.fine_tuned_model = self->state.deps.model_name(job);
   storage::JobCheckpoint checkpoint;
   checkpoint.created_at = change.now;
@@ -364,14 +364,15 @@ void serve_result(Self self, const std::string& id, const RunEnded& ended) {
           return;
         }
         const std::string name = self->state.deps.model_name(job.value());
+        const std::int64_t now = self->state.deps.unix_time();
         self->request(self->state.deps.device, kLoadTime, atom::adapters_v,
-                      adapter_request(AdapterAction::kLoad, name, ended.adapter))
-            .then(
-                [self, job = job.value(), ended](const AdapterList&) { succeed(self, job, ended); },
-                [self, id](const caf::error& error) {
-                  fail(self, id,
-                       from_caf_error(error).with_context("the adapter could not be served"));
-                });
+                      load_request(name, ended.adapter, now))
+            .then([self, job = job.value(), ended,
+                   now](const AdapterList&) { succeed(self, job, ended, now); },
+                  [self, id](const caf::error& error) {
+                    fail(self, id,
+                         from_caf_error(error).with_context("the adapter could not be served"));
+                  });
       });
 }
 
@@ -600,9 +601,9 @@ void serve_adapters(Self self) {
     }
     serve_adapters(self);
   };
-  self->request(self->state.deps.device, kLoadTime, atom::adapters_v,
-                adapter_request(AdapterAction::kLoad, job.fine_tuned_model,
-                                self->state.deps.adapter_path(job)))
+  self->request(
+          self->state.deps.device, kLoadTime, atom::adapters_v,
+          load_request(job.fine_tuned_model, self->state.deps.adapter_path(job), job.finished_at))
       .then([go_on](const AdapterList&) { go_on({}); },
             [go_on](const caf::error& error) { go_on(from_caf_error(error)); });
 }
@@ -627,7 +628,7 @@ caf::typed_response_promise<JobRecord> remove_model(Self self, const std::string
         std::erase_if(self->state.to_serve, [&](const JobRecord& one) { return one.id == job.id; });
         remove_leftovers(self);
         self->request(self->state.deps.device, kLoadTime, atom::adapters_v,
-                      adapter_request(AdapterAction::kUnload, name))
+                      AdapterRequest{AdapterAction::kUnload, name, "", {}})
             .then([promise, job](const AdapterList&) mutable { promise.deliver(job); },
                   [promise, job](const caf::error& error) mutable {
                     // An adapter that did not fit, or that was unloaded, is not loaded.

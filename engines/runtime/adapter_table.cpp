@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engines/runtime/adapter_table.hpp"
 
+#include <algorithm>
 #include <bit>
+#include <charconv>
 #include <span>
 #include <utility>
 
@@ -27,6 +29,18 @@ std::string content_name(const AdapterSpec& spec, const TensorMap& tensors) {
     }
   }
   return digest_tensors(tensors) + " " + digest_bytes(std::as_bytes(std::span(text)));
+}
+
+// Returns the version of an adapter with this content name. Its line is not 0, which is the line of
+// the policy.
+PolicyVersion version_of(const std::string& content) {
+  constexpr std::size_t kDigits = 8;  // of 4 bits
+  const std::string digest = digest_bytes(std::as_bytes(std::span(content)));
+  PolicyVersion version;
+  std::from_chars(digest.data(), digest.data() + std::min(kDigits, digest.size()), version.line,
+                  16);
+  version.line = std::max<std::uint32_t>(version.line, 1);
+  return version;
 }
 
 bool is_older(const PolicyVersion& version, const PolicyVersion& than) {
@@ -86,8 +100,9 @@ Status AdapterTable::load(NamedAdapter adapter) {
                   location + ": this runtime has no memory for named adapters (adapter_bytes)");
   }
   const auto slot = slots_.find(adapter.name);
-  if (slot != slots_.end() && is_older(adapter.version, slot->second->served->version)) {
-    return {Errc::kStaleVersion, location + ": version " + to_string(adapter.version) +
+  if (slot != slots_.end() && adapter.version.has_value() &&
+      is_older(*adapter.version, slot->second->served->version)) {
+    return {Errc::kStaleVersion, location + ": version " + to_string(*adapter.version) +
                                      " is older than " + to_string(slot->second->served->version)};
   }
   auto laid_out = lay_out(adapter.files);
@@ -95,11 +110,11 @@ Status AdapterTable::load(NamedAdapter adapter) {
     return laid_out.status().with_context(location);
   }
   TIDEMILL_RETURN_IF_ERROR(check_capacity(*laid_out.value()).with_context(location));
-  ServedWeights weights{
-      base_name_ + " + " + content_name(laid_out.value()->spec(), adapter.files.tensors),
-      adapter.version.step};
+  const std::string content = content_name(laid_out.value()->spec(), adapter.files.tensors);
+  const PolicyVersion version = adapter.version.value_or(version_of(content));
+  ServedWeights weights{base_name_ + " + " + content, version.step};
   auto served = std::make_shared<const ServedAdapter>(
-      ServedAdapter{std::move(laid_out).value(), adapter.version});
+      ServedAdapter{std::move(laid_out).value(), version, adapter.created});
   std::erase_if(laid_out_, [](const auto& weak) { return weak.expired(); });
   laid_out_.push_back(served);
   if (slot != slots_.end()) {
@@ -123,7 +138,7 @@ std::vector<LoadedAdapter> AdapterTable::loaded() const {
   std::vector<LoadedAdapter> loaded;
   for (const auto& [name, slot] : slots_) {
     loaded.push_back({name, slot->served->version, slot->served->adapter->size_bytes(),
-                      static_cast<std::int64_t>(slot.use_count()) - 1});
+                      static_cast<std::int64_t>(slot.use_count()) - 1, slot->served->created});
   }
   return loaded;
 }

@@ -23,6 +23,7 @@ namespace tidemill::engines {
 struct ServedAdapter {
   std::shared_ptr<const Adapter> adapter;
   PolicyVersion version;
+  std::int64_t created = 0;  // as in `NamedAdapter`
 };
 
 /// The adapter behind a name. Requests that named it hold the slot, even after `unload`.

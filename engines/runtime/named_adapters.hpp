@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,10 +18,12 @@ namespace tidemill::engines {
 struct NamedAdapter {
   std::string name;  // not empty
   /// Reported with the tokens that the adapter generates. `RolloutRequest::min_step` is compared
-  /// with its step.
-  PolicyVersion version;
+  /// with its step. Without a version, the adapter replaces whatever has its name. It then gets the
+  /// step 0 of a line that its content determines, so equal adapters get equal versions.
+  std::optional<PolicyVersion> version;
   /// The adapter as `open_adapter` returns it, of any kind, rank and target modules.
   AdapterFiles files;
+  std::int64_t created = 0;  // Unix time, seconds; 0: unknown
 };
 
 /// A loaded adapter, which requests may name.
@@ -29,11 +32,12 @@ struct LoadedAdapter {
   PolicyVersion version;
   std::int64_t size_bytes = 0;
   std::int64_t num_requests = 0;  // requests that named it and have not ended
+  std::int64_t created = 0;       // as in `NamedAdapter`
 };
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, LoadedAdapter& x) {
-  return f(x.name, x.version, x.size_bytes, x.num_requests);
+  return f(x.name, x.version, x.size_bytes, x.num_requests, x.created);
 }
 
 /// The adapters that requests of one runtime may name (`RolloutRequest::adapter`), all over the

@@ -147,8 +147,8 @@ TIDEMILL_EXAMPLE(OptimizerState, {{{"m", some_tensor()}}});
 TIDEMILL_EXAMPLE(TrainingState, {some_snapshot(), {{{"m", some_tensor()}}}});
 TIDEMILL_EXAMPLE(
     AdapterRequest,
-    {AdapterAction::kLoad, "tutor", "adapters/tutor", {1, 2, 3}, "{}", {{"a", some_tensor()}}});
-TIDEMILL_EXAMPLE(AdapterList, {{{"tutor", {1, 2, 3}, 4, 5}}});
+    {AdapterAction::kLoad, "tutor", "adapters/tutor", {1, 2, 3}, "{}", {{"a", some_tensor()}}, 6});
+TIDEMILL_EXAMPLE(AdapterList, {{{"tutor", {1, 2, 3}, 4, 5, 6}}});
 TIDEMILL_EXAMPLE(TokenBatch, {{{{9}, 3, {4}, {-1.0F}, {some_span()}, {{4, -0.5F}}}}});
 TIDEMILL_EXAMPLE(DeviceUsage, {1, 2, 0.5, 3, 4, 5, 6, 7, 8, 1.5, 2.5, 0.1, 0.2, 0.3, 0.4});
 TIDEMILL_EXAMPLE(HttpRequest, {1, "GET", "/health", {{"host", "localhost"}}, "body"});

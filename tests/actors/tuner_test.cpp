@@ -169,6 +169,7 @@ TEST_F(TunerTest, AJobRunsAndItsAdapterIsServedBeforeItHasSucceeded) {
   ASSERT_EQ(fake_->adapter_requests.size(), 1U);
   EXPECT_EQ(fake_->adapter_requests.front().request.name, "ft:" + id);
   EXPECT_EQ(fake_->adapter_requests.front().request.path, "made by " + id);
+  EXPECT_EQ(fake_->adapter_requests.front().request.created, 1000);
   fake_->adapter_requests.front().reply({});
   settle();
   EXPECT_EQ(state(id), JobState::kSucceeded);

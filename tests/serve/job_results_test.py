@@ -110,10 +110,37 @@ class JobResultsTest(unittest.TestCase):
         self.jobs.call("POST", "/v1/unload_lora_adapter", {"lora_name": name})
         self.assertNotIn(name, self.models())
         self.restart()
+        self.wait_for_model(name)
+
+    def wait_for_model(self, name: str) -> None:
         deadline = time.monotonic() + SECONDS
         while name not in self.models():
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.05)
+
+    def weight_version(self, name: str) -> str:
+        made = self.jobs.call("POST", "/v1/completions", {"model": name, "prompt": "1+1=", "max_tokens": 1})
+        return made["usage"]["weight_version"]
+
+    def test_a_model_keeps_its_time_and_its_weight_version(self) -> None:
+        one, two = (self.succeed(self.jobs.create({**SHORT, "seed": seed})) for seed in (1, 2))
+        name = one["fine_tuned_model"]
+        version = self.weight_version(name)
+        self.assertEqual(self.jobs.call("GET", f"/v1/models/{name}")["created"], one["finished_at"])
+        self.assertEqual(self.weight_version("arithmetic"), "0.0.0")
+        self.assertEqual(len({"0.0.0", version, self.weight_version(two["fine_tuned_model"])}), 3)
+        self.assertEqual(self.jobs.server.stop(), 0)
+        self.restart()
+        self.wait_for_model(name)
+        self.assertEqual(self.weight_version(name), version)
+        self.assertEqual(self.jobs.call("GET", f"/v1/models/{name}")["created"], one["finished_at"])
+        versions = []
+        for job in (one, two):
+            folder = self.jobs.folder / "runs" / job["id"] / "export" / "adapter"
+            self.jobs.call("POST", "/v1/load_lora_adapter", {"lora_name": "copy", "lora_path": str(folder.resolve())})
+            versions.append(self.weight_version("copy"))
+        self.assertEqual(versions[0], version)
+        self.assertNotEqual(versions[1], version)
 
 
 if __name__ == "__main__":

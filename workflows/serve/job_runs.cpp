@@ -387,6 +387,7 @@ Result<RunEnded> JobRun::run() {
   run.shared_device = deps_->device;
   run.shared_device->share = share_;
   run.shared_device->public_name = tuned_model_name(deps_->model, job_);
+  run.shared_device->created = job_.created_at;
   TIDEMILL_ASSIGN_OR_RETURN(const actors::RunSummary summary,
                             std::holds_alternative<SftOptions>(workflow)
                                 ? run_sft(std::get<SftOptions>(workflow), run)

@@ -18,13 +18,15 @@ constexpr std::size_t kMaxAdapterName = 256;  // bytes
 // The longest text to tokenize, whose ids are written as JSON. Units: bytes.
 constexpr std::size_t kMaxTokenizedBytes = std::size_t{2} << 20U;
 
-Json entry(const ServedModel& model, const std::string& id, bool is_adapter) {
-  return Json::Object{{"id", id},
+// `adapter` is null for the model itself.
+Json entry(const ServedModel& model, const engines::LoadedAdapter* adapter) {
+  const bool has_time = adapter != nullptr && adapter->created != 0;
+  return Json::Object{{"id", adapter != nullptr ? adapter->name : model.id},
                       {"object", "model"},
-                      {"created", model.created},
+                      {"created", has_time ? adapter->created : model.created},
                       {"owned_by", "tidemill"},
                       {"root", model.id},
-                      {"parent", is_adapter ? Json(model.id) : Json()},
+                      {"parent", adapter != nullptr ? Json(model.id) : Json()},
                       {"max_model_len", model.max_positions}};
 }
 
@@ -35,9 +37,9 @@ ApiError refusal(const JsonFields& fields) {
 }  // namespace
 
 Json model_list(const ServedModel& model, const AdapterList& adapters) {
-  Json::Array data{entry(model, model.id, false)};
+  Json::Array data{entry(model, nullptr)};
   for (const engines::LoadedAdapter& adapter : adapters.adapters) {
-    data.push_back(entry(model, adapter.name, true));
+    data.push_back(entry(model, &adapter));
   }
   return Json::Object{{"object", "list"}, {"data", std::move(data)}};
 }
@@ -45,11 +47,11 @@ Json model_list(const ServedModel& model, const AdapterList& adapters) {
 std::optional<Json> model_entry(const ServedModel& model, const AdapterList& adapters,
                                 std::string_view id) {
   if (id == model.id) {
-    return entry(model, model.id, false);
+    return entry(model, nullptr);
   }
   for (const engines::LoadedAdapter& adapter : adapters.adapters) {
     if (adapter.name == id) {
-      return entry(model, adapter.name, true);
+      return entry(model, &adapter);
     }
   }
   return std::nullopt;

@@ -123,7 +123,7 @@ protected:
     reply_adapters();
     return id;
   }
-  void reply_adapters(actors::AdapterList list = {{{"tuned", PolicyVersion{}, 10, 0}}}) {
+  void reply_adapters(actors::AdapterList list = {{{"tuned", PolicyVersion{}, 10, 0, 12}}}) {
     take(fake_->adapter_requests).reply(std::move(list));
     drain();
   }

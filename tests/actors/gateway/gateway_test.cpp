@@ -132,6 +132,7 @@ TEST_F(GatewayTest, ListsModelsAndAdapters) {
   EXPECT_EQ(body(list)["data"][0]["parent"], json());
   EXPECT_EQ(body(list)["data"][1]["id"], "tuned");
   EXPECT_EQ(body(list)["data"][1]["parent"], "base");
+  EXPECT_EQ(body(list)["data"][1]["created"], 12);
   EXPECT_EQ(body(get_with_adapters("/v1/models/tuned"))["root"], "base");
   EXPECT_EQ(sent(get_with_adapters("/v1/models/none")).response.status, 404U);
   EXPECT_EQ(body(get_with_adapters("/v1/models/t%75ned"))["id"], "tuned");
@@ -142,6 +143,7 @@ TEST_F(GatewayTest, ChangesAdapters) {
   ASSERT_EQ(fake_->adapter_requests.size(), 1U);
   EXPECT_EQ(fake_->adapter_requests[0].request.action, actors::AdapterAction::kLoad);
   EXPECT_EQ(fake_->adapter_requests[0].request.path, "/d");
+  EXPECT_EQ(fake_->adapter_requests[0].request.created, 17);
   reply_adapters();
   EXPECT_EQ(sent(id).response.status, 200U);
   const ExchangeId unload = post("/v1/unload_lora_adapter", R"({"lora_name": "b"})");

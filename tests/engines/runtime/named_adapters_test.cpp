@@ -342,6 +342,22 @@ protected:
       "base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight";  // (5, 24)
 };
 
+TEST_F(RefusedAdapterTest, ContentDeterminesTheVersionOfAnAdapterWithoutOne) {
+  const auto version_of = [&](const AdapterFiles& files) {
+    EXPECT_TRUE(runtime_->adapters().load({"a", std::nullopt, files, 17}).ok());
+    const LoadedAdapter loaded = runtime_->adapters().loaded().front();
+    EXPECT_EQ(loaded.created, 17);
+    return loaded.version;
+  };
+  const PolicyVersion first = version_of(files_);  // replaces one with a version
+  const PolicyVersion other = version_of(adapter_of_rank(model_.config, 5, 2));
+  EXPECT_NE(first.line, 0U);
+  EXPECT_NE(other.line, 0U);
+  EXPECT_NE(first, other);
+  EXPECT_EQ(version_of(files_), first);
+  EXPECT_TRUE(runtime_->adapters().load({"a", version(1), files_}).ok());
+}
+
 TEST_F(RefusedAdapterTest, WeightsThatAreNotFinite) {
   expect_refused({"a", version(3), with_value(a_name_, 24 + 3, std::nanf(""))},
                  Errc::kInvalidArgument,
@@ -439,7 +455,7 @@ TEST_F(RefusedAdapterTest, AnotherBaseUnderLoadedAdapters) {
   ASSERT_TRUE(engine.load(snapshot, WeightArrival::kFinish).ok());
   EXPECT_EQ(engine.serving().step, 1U);
   // Adapters loaded from now on are over the new base.
-  ASSERT_TRUE(runtime_->adapters().load({"a", {}, files_}).ok());
+  ASSERT_TRUE(runtime_->adapters().load({"a", PolicyVersion(), files_}).ok());
   const RolloutResult over_new = run();
   RuntimeOptions options = small_options(model_.config, Backend::kCpu, 1024, Training::kNo);
   options.adapter = files_;

@@ -560,7 +560,7 @@ TEST_F(RepeatedRequestsTest, PagesOfAReplacedAdapterAreDropped) {
   };
   for (std::uint64_t round = 0; round < 3; ++round) {
     const AdapterFiles files = small_adapter(model_.config, 1 + round % 2);
-    ASSERT_TRUE(runtime_->adapters().load({"a", {0, 0, round}, files}).ok());
+    ASSERT_TRUE(runtime_->adapters().load({"a", PolicyVersion{0, 0, round}, files}).ok());
     EXPECT_EQ(cached(), 0) << round;
     EXPECT_EQ(cached(), 40) << round;
   }
@@ -579,7 +579,8 @@ TEST_F(RepeatedRequestsTest, ReplacedAdaptersGiveTheirMemoryBack) {
   NamedAdapters& adapters = runtime_->adapters();
   ASSERT_TRUE(adapters.load({"b", {}, files}).ok());
   for (std::uint64_t step = 0; step < 20; ++step) {
-    const Status status = adapters.load({"a", {0, 0, step}, small_adapter(model_.config, step)});
+    const Status status =
+        adapters.load({"a", PolicyVersion{0, 0, step}, small_adapter(model_.config, step)});
     ASSERT_TRUE(status.ok()) << step << ": " << status.to_string();
     ResultKeeper results;
     RolloutRequest adapted = request(step, 3);
@@ -588,15 +589,16 @@ TEST_F(RepeatedRequestsTest, ReplacedAdaptersGiveTheirMemoryBack) {
     EXPECT_EQ(results.at(step).versions, (std::vector<VersionSpan>{{{0, 0, step}, 3}}));
     EXPECT_EQ(adapters.loaded()[0].version.step, step);
   }
-  EXPECT_TRUE(adapters.load({"a", {0, 0, 19}, files}).ok()) << "the same version again";
+  EXPECT_TRUE(adapters.load({"a", PolicyVersion{0, 0, 19}, files}).ok())
+      << "the same version again";
   // A request in flight keeps the version that it started with, which takes the third place.
   ResultKeeper results;
   RolloutRequest adapted = request(100, 10);
   adapted.adapter = "a";
   ASSERT_TRUE(engine().submit(adapted, results).ok());
   ASSERT_TRUE(engine().step({64}).ok());
-  ASSERT_TRUE(adapters.load({"a", {0, 0, 20}, files}).ok());
-  EXPECT_EQ(adapters.load({"a", {0, 0, 21}, files}).code(), Errc::kResourceExhausted);
+  ASSERT_TRUE(adapters.load({"a", PolicyVersion{0, 0, 20}, files}).ok());
+  EXPECT_EQ(adapters.load({"a", PolicyVersion{0, 0, 21}, files}).code(), Errc::kResourceExhausted);
   EXPECT_EQ(adapters.load({"c", {}, files}).code(), Errc::kResourceExhausted);
   run_to_end(engine());
   EXPECT_EQ(results.at(100).versions, (std::vector<VersionSpan>{{{0, 0, 19}, 10}}));
