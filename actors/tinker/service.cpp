@@ -2,6 +2,7 @@
 #include "actors/tinker/service.hpp"
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 
 #include "base/digest.hpp"
@@ -11,26 +12,48 @@ namespace tidemill::actors::tinker {
 
 namespace {
 
-// Returns the id of what a request is about, if that belongs to a session: the ids of sessions,
-// and those that begin with one.
+// Returns what a request names of sessions: their ids, and ids that begin with one.
 template <class T>
-std::string session_part(const T& call) {
+std::vector<std::string> session_ids(const T& call) {
+  std::vector<std::string> ids;
+  const auto add = [&](const std::string& id) {
+    if (!id.empty()) {
+      ids.push_back(id);
+    }
+  };
   if constexpr (requires { call.session_id; }) {
-    return call.session_id;
-  } else if constexpr (requires { call.sampling_session_id; }) {
-    return call.sampling_session_id;
-  } else if constexpr (requires { call.model_id; }) {
-    return call.model_id;
-  } else if constexpr (requires { call.request_id; }) {
-    return call.request_id;
-  } else if constexpr (requires { call.turn.model_id; }) {
-    return call.turn.model_id;
-  } else if constexpr (requires { call.turn->model_id; }) {
-    return call.turn ? call.turn->model_id : "";
-  } else {
-    return "";
+    add(call.session_id);
   }
+  if constexpr (requires { call.sampling_session_id; }) {
+    add(call.sampling_session_id);
+  }
+  if constexpr (requires { call.model_id; }) {
+    add(call.model_id);
+  }
+  if constexpr (requires { call.request_id; }) {
+    add(call.request_id);
+  }
+  if constexpr (requires { call.turn.model_id; }) {
+    add(call.turn.model_id);
+  }
+  if constexpr (requires { call.turn->model_id; }) {
+    if (call.turn) {
+      add(call.turn->model_id);
+    }
+  }
+  return ids;
 }
+
+template <class T, class... Others>
+constexpr bool kIsOneOf = (std::is_same_v<T, Others> || ...);
+
+// Whether a request may name no session: it is refused anyway, or it concerns the server, the
+// caller's list of sessions, or runs and checkpoints, which all tenants share.
+template <class T>
+constexpr bool kIsOfNoSession =
+    kIsOneOf<T, RefusedCall, GetClientConfig, GetDynamicConfig, GetCapabilities, GetHealth,
+             AcceptTelemetry, CreateSession, ListSessions, ListRuns, GetRun, ListCheckpoints,
+             DeleteCheckpoint, SetTtl, GetWeightsInfo, GetFileUrls, GetFile>;
 
 }  // namespace
 
@@ -102,10 +125,18 @@ bool Service::is_foreign(const std::string& id, const Caller& caller) const {
 }
 
 void Service::handle(ExchangeId exchange, Call call, const Caller& caller) {
-  const std::string id = std::visit([](const auto& one) { return session_part(one); }, call);
-  if (is_foreign(id, caller)) {
-    fail(exchange, {404, "there is nothing with the id " + quote(id)});
+  const auto ids = std::visit([](const auto& one) { return session_ids(one); }, call);
+  const bool needs_session = std::visit(
+      [](const auto& one) { return !kIsOfNoSession<std::decay_t<decltype(one)>>; }, call);
+  if (ids.empty() && needs_session) {
+    fail(exchange, {400, "the request names neither a session nor a model"});
     return;
+  }
+  for (const std::string& id : ids) {
+    if (is_foreign(id, caller)) {
+      fail(exchange, {404, "there is nothing with the id " + quote(id)});
+      return;
+    }
   }
   std::visit(
       [&](auto& one) {

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests the limits of the service of Tinker's API, and what tenants share.
+#include <set>
 #include <string>
+#include <variant>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -138,6 +141,93 @@ TEST_F(TinkerServiceTest, ATenantDoesNotSeeTheSessionsOfOthers) {
   ask(tinker::FinishSession{session}, 403);  // it has a model
   caller_.may_tune = true;
   ask(tinker::FinishSession{session});
+}
+
+// Returns every kind of request about the session, the model, the sampler and the future of the
+// arguments. Requests are missing that name none of them.
+std::vector<tinker::Call> calls_about(const std::string& session, const std::string& model,
+                                      const std::string& sampler, const std::string& future) {
+  const tinker::QueueTurn turn{model, 1};
+  const tinker::CheckpointPath path{model, CheckpointKind::kTraining, "a"};
+  tinker::LoadWeights into_model;
+  into_model.turn = turn;
+  into_model.path = path;
+  tinker::LoadWeights into_session;
+  into_session.session_id = session;
+  into_session.path = path;
+  tinker::CreateModel create;
+  create.session_id = session;
+  create.model_seq_id = 9;
+  create.base_model = "base";
+  tinker::CreateSamplingSession sampling;
+  sampling.session_id = session;
+  sampling.sampling_seq_id = 9;
+  tinker::SampleCall sample;
+  sample.sampling_session_id = sampler;
+  sample.num_samples = 1;
+  tinker::RetrieveFutures retrieve;
+  retrieve.sampling_session_id = sampler;
+  tinker::SaveWeights save;
+  save.turn = turn;
+  tinker::ForwardCall forward;
+  forward.turn = turn;
+  tinker::OptimStepCall step;
+  step.turn = turn;
+  return {tinker::RefusedCall{{400, "refused"}, turn},
+          tinker::Heartbeat{session},
+          tinker::FinishSession{session},
+          tinker::GetSession{session},
+          create,
+          tinker::UnloadModel{model},
+          tinker::GetInfo{model},
+          forward,
+          step,
+          save,
+          into_model,
+          into_session,
+          sampling,
+          tinker::JoinSampling{sampler},
+          tinker::GetSampler{sampler},
+          sample,
+          tinker::RetrieveFuture{future},
+          retrieve,
+          tinker::CancelFuture{future}};
+}
+
+TEST_F(TinkerServiceTest, NoRequestReachesTheSessionOfAnotherTenant) {
+  // Requests that name no session: about the server, the caller's sessions, or runs and
+  // checkpoints.
+  constexpr std::size_t kOfNoSession = 15;
+  caller_.tenant = "a";
+  const std::string session = new_session();
+  const std::string model = new_model(session);
+  const std::string sampler = new_sampler(session);
+  const std::string future = ask(sample(sampler, 0))["request_id"];
+  ask(save(model, 1, CheckpointKind::kTraining, "a"));
+  backend_.run();
+  backend_.log.clear();
+  const std::vector<tinker::Call> calls = calls_about(session, model, sampler, future);
+  std::set<std::size_t> kinds;
+  caller_.tenant = "b";
+  const std::string own = new_session();
+  for (const tinker::Call& call : calls) {
+    SCOPED_TRACE(call.index());
+    kinds.insert(call.index());
+    ask(call, 404);
+  }
+  // Names of the caller's own session do not help.
+  tinker::LoadWeights both = std::get<tinker::LoadWeights>(calls[10]);
+  both.session_id = own;
+  ask(both, 404);
+  EXPECT_TRUE(backend_.log.empty());
+  EXPECT_EQ(kinds.size() + kOfNoSession, std::variant_size_v<tinker::Call>);
+}
+
+TEST_F(TinkerServiceTest, ARequestThatNamesNoSessionIsRefused) {
+  for (const tinker::Call& call : calls_about("", "", "", "")) {
+    SCOPED_TRACE(call.index());
+    ask(call, 400);
+  }
 }
 
 TEST_F(TinkerServiceTest, ModelsThatAreOpenedForEndedSessionsCount) {
