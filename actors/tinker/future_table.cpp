@@ -22,9 +22,9 @@ FutureResult failed_future(const std::string& message, FailureCategory category)
   return {Json(Json::Object{{"error", message}, {"category", name}}).to_line(), false, true};
 }
 
-void FutureTable::add(const std::string& id, const std::string& owner, const std::string& digest) {
+void FutureTable::add(const std::string& id, const std::string& tenant, const std::string& digest) {
   Future& future = futures_[id];
-  future.owner = owner;
+  future.tenant = tenant;
   future.digest = digest;
 }
 
@@ -38,8 +38,15 @@ bool FutureTable::is_pending(const std::string& id) const {
   return found != futures_.end() && !found->second.ready;
 }
 
-void FutureTable::respond_ready(Future& future, ExchangeId exchange, TimePoint now) {
-  future.drop_at = std::min(future.drop_at, now + limits_.read_lifetime);
+void FutureTable::set_end(const std::string& id, Future& future, TimePoint drop_at) {
+  by_end_.erase({future.drop_at, id});
+  future.drop_at = drop_at;
+  by_end_.emplace(drop_at, id);
+}
+
+void FutureTable::respond_ready(const std::string& id, Future& future, ExchangeId exchange,
+                                TimePoint now) {
+  set_end(id, future, std::min(future.drop_at, now + limits_.read_lifetime));
   const char* type = future.result.is_protobuf ? "application/x-protobuf" : "application/json";
   respond_(exchange, {200, {{"content-type", type}}, future.result.body});
 }
@@ -52,37 +59,60 @@ void FutureTable::complete(const std::string& id, FutureResult result, TimePoint
   Future& future = found->second;
   future.ready = true;
   future.result = std::move(result);
-  future.drop_at = now + limits_.unread_lifetime;
-  bytes_ += future.result.body.size();
-  ready_.push_back(id);
-  const std::map<ExchangeId, TimePoint> waiting = std::exchange(future.waiting, {});
-  for (const auto& [exchange, until] : waiting) {
+  Results& results = ready_[future.tenant];
+  future.place = results.ids.insert(results.ids.end(), id);
+  const std::size_t bytes = future.result.body.size() + kResultBytes;
+  results.bytes += bytes;
+  bytes_ += bytes;
+  set_end(id, future, now + limits_.unread_lifetime);
+  for (const ExchangeId exchange : std::exchange(future.waiting, {})) {
     exchanges_.erase(exchange);
-    respond_ready(future, exchange, now);
+    respond_ready(id, future, exchange, now);
   }
-  make_room();
+  make_room(id);
 }
 
-void FutureTable::make_room() {
-  while (bytes_ > limits_.max_bytes && ready_.size() > 1) {  // the newest result is always kept
-    drop(ready_.front());
+void FutureTable::drop_oldest(const Results& results) {
+  drop(futures_.find(results.ids.front()));
+}
+
+void FutureTable::make_room(const std::string& newest) {
+  const Results& own = ready_.at(futures_.at(newest).tenant);
+  while (own.ids.size() > std::max<std::size_t>(limits_.max_results, 1)) {
+    drop_oldest(own);
+  }
+  while (bytes_ > limits_.max_bytes) {
+    const Results* largest = nullptr;
+    for (const auto& [tenant, results] : ready_) {
+      if (results.ids.front() != newest && (largest == nullptr || results.bytes > largest->bytes)) {
+        largest = &results;
+      }
+    }
+    if (largest == nullptr) {
+      return;  // the newest result is all that is left
+    }
+    drop_oldest(*largest);
   }
 }
 
-void FutureTable::drop(const std::string& id) {
-  const auto found = futures_.find(id);
-  if (found == futures_.end()) {
-    return;
-  }
-  for (const auto& [exchange, until] : found->second.waiting) {
+FutureTable::Futures::iterator FutureTable::drop(Futures::iterator found) {
+  const auto& [id, future] = *found;
+  for (const ExchangeId exchange : future.waiting) {
     exchanges_.erase(exchange);
     respond_(exchange, gone(id));
   }
-  if (found->second.ready) {
-    bytes_ -= found->second.result.body.size();
-    ready_.remove(id);
+  if (future.ready) {
+    const std::size_t bytes = future.result.body.size() + kResultBytes;
+    const auto results = ready_.find(future.tenant);
+    results->second.bytes -= bytes;
+    bytes_ -= bytes;
+    results->second.ids.erase(future.place);
+    if (results->second.ids.empty()) {
+      ready_.erase(results);
+    }
+    by_end_.erase({future.drop_at, id});
   }
-  futures_.erase(found);
+  return futures_.erase(found);
 }
 
 void FutureTable::poll(const std::string& id, ExchangeId exchange, TimePoint now) {
@@ -90,61 +120,49 @@ void FutureTable::poll(const std::string& id, ExchangeId exchange, TimePoint now
   if (found == futures_.end()) {
     respond_(exchange, gone(id));
   } else if (found->second.ready) {
-    respond_ready(found->second, exchange, now);
+    respond_ready(id, found->second, exchange, now);
   } else {
-    found->second.waiting[exchange] = now + limits_.poll_time;
-    exchanges_[exchange] = id;
+    found->second.waiting.insert(exchange);
+    exchanges_[exchange] = {id, now + limits_.poll_time};
   }
 }
 
 void FutureTable::forget(ExchangeId exchange) {
   const auto found = exchanges_.find(exchange);
   if (found != exchanges_.end()) {
-    futures_.at(found->second).waiting.erase(exchange);
+    futures_.at(found->second.id).waiting.erase(exchange);
     exchanges_.erase(found);
   }
 }
 
-void FutureTable::drop_owner(const std::string& owner) {
-  std::vector<std::string> ids;
-  for (const auto& [id, future] : futures_) {
-    if (future.owner == owner) {
-      ids.push_back(id);
-    }
-  }
-  for (const std::string& id : ids) {
-    drop(id);
+void FutureTable::drop_session(const std::string& session) {
+  const std::string prefix = session + ":";
+  for (auto it = futures_.lower_bound(prefix);
+       it != futures_.end() && it->first.starts_with(prefix);) {
+    it = drop(it);
   }
 }
 
 void FutureTable::end_waits(TimePoint time) {
-  for (auto& [id, future] : futures_) {
-    for (auto it = future.waiting.begin(); it != future.waiting.end();) {
-      if (it->second > time) {
-        ++it;
-        continue;
-      }
-      const ExchangeId exchange = it->first;
-      it = future.waiting.erase(it);
-      exchanges_.erase(exchange);
-      // The package polls again at once after 408, and logs nothing.
-      HttpResponse again = openai::json_response(
-          Json::Object{{"type", "try_again"}, {"request_id", id}, {"queue_state", "active"}});
-      again.status = 408;
-      respond_(exchange, std::move(again));
+  for (auto it = exchanges_.begin(); it != exchanges_.end();) {
+    const auto& [exchange, wait] = *it;
+    if (wait.until > time) {
+      ++it;
+      continue;
     }
+    futures_.at(wait.id).waiting.erase(exchange);
+    // The package polls again at once after 408, and logs nothing.
+    HttpResponse again = openai::json_response(
+        Json::Object{{"type", "try_again"}, {"request_id", wait.id}, {"queue_state", "active"}});
+    again.status = 408;
+    respond_(exchange, std::move(again));
+    it = exchanges_.erase(it);
   }
 }
 
 void FutureTable::drop_old(TimePoint now) {
-  std::vector<std::string> over;
-  for (const auto& [id, future] : futures_) {
-    if (future.ready && future.drop_at <= now) {
-      over.push_back(id);
-    }
-  }
-  for (const std::string& id : over) {
-    drop(id);
+  while (!by_end_.empty() && by_end_.begin()->first <= now) {
+    drop(futures_.find(by_end_.begin()->second));
   }
 }
 

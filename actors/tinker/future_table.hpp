@@ -5,6 +5,9 @@
 //   ready      `complete` stores the result and responds to the waiting exchanges.
 //   gone       The result was dropped: `unread_lifetime` after it became ready, `read_lifetime`
 //              after its first read, to make room for newer results, or at the end of its session.
+//
+// A tenant makes room for its own results first. If those of all tenants are too large, the tenant
+// whose results are largest makes room.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +17,7 @@
 #include <map>
 #include <set>
 #include <string>
-#include <vector>
+#include <utility>
 
 #include "actors/gateway/http/http_message.hpp"
 #include "base/clock.hpp"
@@ -34,14 +37,18 @@ struct FutureResult {
 /// Returns the result of a request that has failed.
 [[nodiscard]] FutureResult failed_future(const std::string& message, FailureCategory category);
 
-/// How long results are kept, and how many bytes of them.
+/// How long results are kept, how many, and how many bytes of them.
 struct FutureLimits {
   Duration poll_time = std::chrono::seconds(30);  // below the 45 s that clients wait
   Duration unread_lifetime = std::chrono::hours(1);
   Duration read_lifetime = std::chrono::minutes(1);
-  /// The newest result is kept even if it is larger.
+  /// Of all results, with `kResultBytes` for each. The newest is kept even if it is larger.
   std::size_t max_bytes = std::size_t{256} << 20U;
+  std::size_t max_results = 100'000;  // of one tenant
 };
+
+/// What a result takes besides its body. Units: bytes.
+inline constexpr std::size_t kResultBytes = 1024;
 
 /// Holds futures and the exchanges that wait for them.
 ///
@@ -53,9 +60,9 @@ public:
   FutureTable(const FutureLimits& limits, Respond respond)
       : limits_(limits), respond_(std::move(respond)) {}
 
-  /// Adds a pending future. Its id must be new. `owner` is the id of its session, `digest` that of
-  /// its request.
-  void add(const std::string& id, const std::string& owner, const std::string& digest);
+  /// Adds a pending future of `tenant`. Its id must be new, and begin with that of its session and
+  /// ":". `digest` is that of its request.
+  void add(const std::string& id, const std::string& tenant, const std::string& digest);
   [[nodiscard]] bool contains(const std::string& id) const { return futures_.contains(id); }
   /// Returns whether there is such a future, of a request with another digest.
   [[nodiscard]] bool is_of_other(const std::string& id, const std::string& digest) const;
@@ -72,7 +79,7 @@ public:
   /// Forgets an exchange whose client has closed its connection.
   void forget(ExchangeId exchange);
   /// Drops the futures of a session. Exchanges that wait for them get 410.
-  void drop_owner(const std::string& owner);
+  void drop_session(const std::string& session);
   /// Responds with 408 to the exchanges whose wait ends at or before `time`.
   void end_waits(TimePoint time);
   /// Drops expired results.
@@ -83,24 +90,39 @@ public:
   [[nodiscard]] std::size_t size() const noexcept { return futures_.size(); }
 
 private:
+  // What becomes ready or expires is put into lists, so that the cost of a change does not grow
+  // with the number of futures.
   struct Future {
-    std::string owner;
+    std::string tenant;
     std::string digest;
     bool ready = false;
     FutureResult result;
     TimePoint drop_at{};
-    std::map<ExchangeId, TimePoint> waiting;  // until when
+    std::list<std::string>::iterator place;  // in the list of its tenant, once it is ready
+    std::set<ExchangeId> waiting;
   };
+  struct Wait {
+    std::string id;
+    TimePoint until{};
+  };
+  struct Results {
+    std::list<std::string> ids;  // in the order in which they became ready
+    std::size_t bytes = 0;
+  };
+  using Futures = std::map<std::string, Future>;
 
-  void respond_ready(Future& future, ExchangeId exchange, TimePoint now);
-  void drop(const std::string& id);
-  void make_room();
+  void set_end(const std::string& id, Future& future, TimePoint drop_at);
+  void respond_ready(const std::string& id, Future& future, ExchangeId exchange, TimePoint now);
+  Futures::iterator drop(Futures::iterator found);
+  void drop_oldest(const Results& results);
+  void make_room(const std::string& newest);
 
   FutureLimits limits_;
   Respond respond_;
-  std::map<std::string, Future> futures_;
-  std::list<std::string> ready_;  // in the order in which they became ready
-  std::map<ExchangeId, std::string> exchanges_;
+  Futures futures_;
+  std::map<std::string, Results> ready_;                // by tenant; none is empty
+  std::set<std::pair<TimePoint, std::string>> by_end_;  // ready futures, by `drop_at`
+  std::map<ExchangeId, Wait> exchanges_;
   std::size_t bytes_ = 0;
 };
 

@@ -290,7 +290,7 @@ void Service::end_session(const std::string& id) {
   for (const std::string& sampler : session.samplers) {
     end_sampler(sampler);
   }
-  futures_.drop_owner(id);
+  futures_.drop_session(id);
 }
 
 void Service::on(ExchangeId exchange, const GetSession& call) {

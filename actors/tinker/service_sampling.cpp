@@ -286,7 +286,7 @@ void Service::on(ExchangeId exchange, SampleCall& call, const Caller& caller) {
     return;
   }
   running_samples_.take(caller.tenant, count);
-  futures_.add(request, found->second.session_id, call.digest);
+  futures_.add(request, caller.tenant, call.digest);
   respond_request();
   Sampling sampling;
   sampling.sampler = call.sampling_session_id;

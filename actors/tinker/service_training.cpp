@@ -70,7 +70,7 @@ void Service::add_model(ExchangeId exchange, const NewModel& request, RunInfo ru
   }
   open_models_.take(session->tenant, 1);
   model_bytes_.take(session->tenant, bytes);
-  futures_.add(future, request.session_id, request.digest);
+  futures_.add(future, session->tenant, request.digest);
   session->models.insert(id);
   Model& model = models_[id];
   model.session_id = request.session_id;
@@ -164,7 +164,7 @@ void Service::on(ExchangeId exchange, const UnloadModel& call) {
   }
   const std::string request = call.model_id + ":unload";
   if (!futures_.contains(request)) {
-    futures_.add(request, found->second.session_id, "");
+    futures_.add(request, found->second.tenant, "");
   }
   end_model(call.model_id);
   futures_.complete(
@@ -218,7 +218,7 @@ void Service::enqueue(ExchangeId exchange, const QueueTurn& turn, Op op) {
     return;
   }
   waiting_bytes_ += bytes;
-  futures_.add(request, model.session_id, turn.digest);
+  futures_.add(request, model.tenant, turn.digest);
   model.queue.add(turn.seq_id, std::move(op), deps_.now());
   respond_future(exchange, request, turn.model_id);
   run_next(turn.model_id);

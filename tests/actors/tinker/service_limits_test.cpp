@@ -143,6 +143,48 @@ TEST_F(TinkerServiceTest, ATenantDoesNotSeeTheSessionsOfOthers) {
   ask(tinker::FinishSession{session});
 }
 
+TEST_F(TinkerServiceTest, ResultsOfATenantAreBounded) {
+  limits_.futures.max_results = 3;
+  tenancy_ = Tenancy::kSeveral;
+  start();
+  caller_.tenant = "b";
+  const std::string other = new_model(new_session());
+  const std::string of_other = ask(step(other, 1))["request_id"];
+  backend_.run();
+  caller_.tenant = "a";
+  const std::string model = new_model(new_session());
+  std::vector<std::string> requests;
+  for (std::int64_t i = 1; i <= 4; ++i) {
+    requests.push_back(ask(step(model, i))["request_id"]);
+    backend_.run();
+  }
+  ask(tinker::RetrieveFuture{requests[0]}, 410);
+  result(requests[1]);
+  result(requests[3]);
+  caller_.tenant = "b";
+  result(of_other);
+}
+
+TEST_F(TinkerServiceTest, TheTenantWithTheLargestResultsMakesRoom) {
+  limits_.futures.max_bytes = 6 * tinker::kResultBytes;
+  tenancy_ = Tenancy::kSeveral;
+  start();
+  caller_.tenant = "b";
+  const std::string other = new_model(new_session());
+  const std::string first = ask(step(other, 1))["request_id"];
+  backend_.run();
+  caller_.tenant = "a";
+  const std::string model = new_model(new_session());
+  std::string last;
+  for (std::int64_t i = 1; i <= 8; ++i) {
+    last = ask(step(model, i))["request_id"];
+    backend_.run();
+  }
+  result(last);
+  caller_.tenant = "b";
+  result(first);
+}
+
 // Returns every kind of request about the session, the model, the sampler and the future of the
 // arguments. Requests are missing that name none of them.
 std::vector<tinker::Call> calls_about(const std::string& session, const std::string& model,
