@@ -63,7 +63,8 @@ Service::Service(ServiceDeps deps)
       open_sessions_(deps_.limits.max_sessions, deps_.tenancy),
       model_bytes_(deps_.limits.max_model_bytes, deps_.tenancy),
       open_models_(deps_.limits.max_models, deps_.tenancy),
-      running_samples_(deps_.limits.max_samples, deps_.tenancy) {}
+      running_samples_(deps_.limits.max_samples, deps_.tenancy),
+      waiting_bytes_(deps_.limits.max_waiting_bytes, deps_.tenancy) {}
 
 Service::~Service() = default;
 
@@ -137,6 +138,10 @@ void Service::handle(ExchangeId exchange, Call call, const Caller& caller) {
       fail(exchange, {404, "there is nothing with the id " + quote(id)});
       return;
     }
+    if (const auto session = sessions_.find(id.substr(0, id.find(':')));
+        session != sessions_.end()) {
+      session->second.last_request = deps_.now();
+    }
   }
   std::visit(
       [&](auto& one) {
@@ -184,8 +189,8 @@ void Service::tick() {
   }
   for (auto& [id, model] : models_) {
     const std::int64_t missing = model.queue.next();
-    for (const auto& [seq_id, op] : model.queue.give_up(now, deps_.limits.turn_time)) {
-      waiting_bytes_ -= bytes_of(op);
+    for (const auto& [seq_id, waiting] : model.queue.give_up(now, deps_.limits.turn_time)) {
+      drop_waiting(model, waiting);
       futures_.complete(future_id(id, seq_id),
                         failed_future("the request before it, with seq_id " +
                                           std::to_string(missing) + ", has not arrived",
@@ -258,6 +263,7 @@ void Service::on(ExchangeId exchange, CreateSession& call, const Caller& caller)
   session.description = std::move(call);
   session.tenant = caller.tenant;
   session.last_heartbeat = deps_.now();
+  session.last_request = deps_.now();
   respond(exchange, Json::Object{{"type", "create_session"}, {"session_id", id}});
 }
 

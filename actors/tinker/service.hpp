@@ -40,15 +40,21 @@ namespace tidemill::actors::tinker {
 
 /// The limits of a service.
 struct ServiceLimits {
-  Duration session_time = std::chrono::minutes(5);  // clients send a heartbeat every 10 seconds
+  Duration session_time = std::chrono::minutes(5);
+  Duration heartbeat_time = std::chrono::seconds(10);  // between two heartbeats of the package
+  /// A session that has sent nothing for as long as this ends if a new model or snapshot of its
+  /// tenant needs its memory.
+  Duration silent_time = std::chrono::seconds(30);
   /// How long requests wait for one before them that has not arrived.
   Duration turn_time = std::chrono::minutes(10);
   std::size_t max_sessions = 1000;
   std::size_t max_samplers = 10'000;  // of one session
   std::size_t max_models = 64;
-  /// What all models may take together, by `ServiceDeps::model_bytes`.
+  /// What all models and snapshots may take together, by `ServiceDeps::model_bytes` and
+  /// `snapshot_bytes`.
   std::size_t max_model_bytes = std::numeric_limits<std::size_t>::max();
-  /// Bytes of the sequences in requests that wait. The request whose turn is next is always taken.
+  /// Bytes of the sequences in requests that wait for others before them. The request whose turn is
+  /// next is always taken.
   std::size_t max_waiting_bytes = std::size_t{512} << 20U;
   std::size_t max_waiting = 1024;  // requests of one model
   std::size_t max_samples = 4096;  // samples that are generated; further requests get 429
@@ -79,6 +85,8 @@ struct ServiceDeps {
       on_sample;
   /// Returns the memory that a model takes. May be empty: it is then not limited.
   std::function<std::size_t(const LoraSettings&)> model_bytes;
+  /// Returns the memory that a snapshot of a model takes. May be empty: it is then not limited.
+  std::function<std::size_t(const LoraSettings&)> snapshot_bytes;
   std::function<TimePoint()> now;
   std::function<std::int64_t()> unix_time;  // seconds
   std::function<std::uint64_t()> random;    // 64 bits, for ids and seeds
@@ -197,8 +205,13 @@ private:
     CreateSession description;
     std::string tenant;
     TimePoint last_heartbeat{};
+    TimePoint last_request{};  // of any kind
     std::set<std::string> models;
     std::set<std::string> samplers;
+  };
+  struct Waiting {
+    Op op;
+    std::size_t bytes = 0;  // that `waiting_bytes_` counts
   };
   struct Model {
     std::string session_id;
@@ -208,7 +221,7 @@ private:
     RunInfo run;
     bool opening = false;  // the backend opens the job
     bool open = false;
-    TurnQueue<Op> queue;
+    TurnQueue<Waiting> queue;
     /// The number of a request whose gradients are missing, until the next optimizer step.
     std::optional<std::int64_t> failed_backward;
   };
@@ -221,11 +234,27 @@ private:
   struct Adapter {
     std::optional<CheckpointPath> path;         // read from the store
     std::optional<engines::Snapshot> snapshot;  // or held here
+    std::string tenant;                         // of the snapshot
+    std::size_t bytes = 0;                      // of the snapshot
     LoraSettings lora;
     enum class State { kUnloaded, kPublishing, kPublished } state = State::kUnloaded;
     std::vector<std::function<void(Status)>> waiting;
     std::size_t uses = 0;         // requests that wait for it or run
     std::uint64_t last_used = 0;  // counts uses
+  };
+  /// A snapshot whose memory `model_bytes_` counts.
+  struct NewSnapshot {
+    std::string session_id;
+    std::string tenant;
+    std::int64_t sampling_seq_id = 0;
+    LoraSettings lora;
+    std::size_t bytes = 0;
+  };
+  /// What can be ended to make room, and what that gives back.
+  struct Removable {
+    std::size_t models = 0;
+    std::size_t bytes = 0;
+    std::function<void()> end;
   };
   struct Sampler {
     std::string session_id;
@@ -248,6 +277,7 @@ private:
   };
   struct Download {
     CheckpointPath path;
+    std::string tenant;
     std::int64_t ends_at = 0;  // Unix time, seconds
   };
   struct Poll {
@@ -324,6 +354,8 @@ private:
   void end_model(const std::string& id);
   void enqueue(ExchangeId exchange, const QueueTurn& turn, Op op);
   [[nodiscard]] static std::size_t bytes_of(const Op& op);
+  /// Gives back what a request holds that does not run.
+  void drop_waiting(const Model& model, const Waiting& waiting);
   void run_next(const std::string& model_id);
   void run(const std::string& model_id, std::int64_t seq_id, ForwardCall& call);
   void run(const std::string& model_id, std::int64_t seq_id, const OptimStepCall& call);
@@ -334,11 +366,28 @@ private:
   void finish(const std::string& model_id, std::int64_t seq_id, const Json::Object& result);
   void fail_turn(const std::string& model_id, std::int64_t seq_id, const Status& status);
 
+  // service_memory.cpp
+  [[nodiscard]] std::size_t memory_left(const std::string& tenant) const;
+  /// Returns the most that one request of a tenant can ever get.
+  [[nodiscard]] std::size_t largest_share() const;
+  /// Returns what the snapshot takes that a request asks for; 0 if `save` is null or asks for none.
+  [[nodiscard]] std::size_t snapshot_bytes_of(const Model& model, const SaveWeights* save) const;
+  [[nodiscard]] std::vector<Removable> silent_sessions(const std::string& tenant);
+  [[nodiscard]] std::vector<Removable> idle_snapshots(const std::string& session_id);
+  /// Makes room for a model, or for `bytes` alone, of a tenant. Ends as many of `removable`, from
+  /// the first on, as that takes, and none if all are too few. Returns whether there is room.
+  [[nodiscard]] bool make_room(const std::string& tenant, std::size_t models, std::size_t bytes,
+                               const std::vector<Removable>& removable);
+  /// Returns what is left for a tenant, and what it has taken, as a part of a sentence.
+  [[nodiscard]] std::string memory_text(const std::string& tenant) const;
+  /// Responds that there is no room because of `fact`, and when to ask again.
+  void fail_without_room(ExchangeId exchange, const std::string& tenant, const std::string& fact,
+                         const std::string& param);
+
   // service_sampling.cpp
   void add_sampler(const std::string& id, Sampler sampler);
   void end_sampler(const std::string& id);
-  std::string add_snapshot_sampler(const std::string& session_id, std::int64_t seq_id,
-                                   const LoraSettings& lora, engines::Snapshot snapshot);
+  std::string add_snapshot_sampler(const NewSnapshot& request, engines::Snapshot snapshot);
   void use_adapter(const std::string& name, std::function<void(Status)> then);
   void publish(const std::string& name);
   void on_published(const std::string& name, const Status& status);
@@ -388,10 +437,10 @@ private:
   std::uint64_t last_job_ = 0;
   std::uint64_t last_use_ = 0;
   FairLimit open_sessions_;
-  FairLimit model_bytes_;  // of the same models
+  FairLimit model_bytes_;  // of the same models, and of snapshots
   FairLimit open_models_;  // including jobs that the backend opens for models that have ended
   FairLimit running_samples_;
-  std::size_t waiting_bytes_ = 0;
+  FairLimit waiting_bytes_;
 };
 
 /// Returns the id of a request's future: the same if the client sends the request again.

@@ -74,30 +74,25 @@ void Service::on(ExchangeId exchange, CreateSamplingSession& call) {
   respond(exchange, Json::Object{{"type", "create_sampling_session"}, {"sampling_session_id", id}});
 }
 
-std::string Service::add_snapshot_sampler(const std::string& session_id, std::int64_t seq_id,
-                                          const LoraSettings& lora, engines::Snapshot snapshot) {
-  std::string id = session_id + ":sample:" + std::to_string(seq_id);
-  const auto session = sessions_.find(session_id);
-  if (session == sessions_.end() || samplers_.contains(id)) {
+std::string Service::add_snapshot_sampler(const NewSnapshot& request, engines::Snapshot snapshot) {
+  std::string id = request.session_id + ":sample:" + std::to_string(request.sampling_seq_id);
+  if (!sessions_.contains(request.session_id) || samplers_.contains(id)) {
+    model_bytes_.give_back(request.tenant, request.bytes);
     return id;
   }
   // The oldest snapshots make room: those that own no checkpoint would otherwise pile up.
-  std::vector<std::pair<std::uint64_t, std::string>> kept;
-  for (const std::string& other : session->second.samplers) {
-    const auto adapter = adapters_.find(samplers_.at(other).adapter);
-    if (adapter != adapters_.end() && adapter->second.snapshot && adapter->second.uses == 0) {
-      kept.emplace_back(adapter->second.last_used, other);
-    }
-  }
+  const std::vector<Removable> kept = idle_snapshots(request.session_id);
   if (kept.size() >= deps_.limits.max_snapshots) {
-    end_sampler(std::min_element(kept.begin(), kept.end())->second);
+    kept.front().end();
   }
   Adapter& adapter = adapters_[id];
   adapter.snapshot = std::move(snapshot);
-  adapter.lora = lora;
+  adapter.tenant = request.tenant;
+  adapter.bytes = request.bytes;
+  adapter.lora = request.lora;
   adapter.last_used = ++last_use_;
   Sampler sampler;
-  sampler.session_id = session_id;
+  sampler.session_id = request.session_id;
   sampler.adapter = id;
   add_sampler(id, std::move(sampler));
   return id;
@@ -135,6 +130,7 @@ void Service::end_sampler(const std::string& id) {
     if (adapter->second.state == Adapter::State::kPublished) {
       deps_.backend->unpublish(sampler.adapter);
     }
+    model_bytes_.give_back(adapter->second.tenant, adapter->second.bytes);
     adapters_.erase(adapter);
   }
 }

@@ -54,18 +54,23 @@ void Service::add_model(ExchangeId exchange, const NewModel& request, RunInfo ru
     respond_future(exchange, future, id);  // the client has sent the request again
     return;
   }
-  if (!open_models_.fits(session->tenant, 1)) {
-    fail(exchange, {429, "the server or its tenant has too many models; end other sessions first"});
+  const std::size_t bytes = deps_.model_bytes ? deps_.model_bytes(run.lora) : 0;
+  const std::string needs = "lora_config: a model of rank " + std::to_string(run.lora.rank) +
+                            " takes " + mebibytes_text(static_cast<std::int64_t>(bytes));
+  if (bytes > largest_share()) {
+    fail(exchange,
+         {400,
+          needs + ", and all models may take " +
+              mebibytes_text(static_cast<std::int64_t>(largest_share())) + "; choose a lower rank",
+          "lora_config"});
     return;
   }
-  const std::size_t bytes = deps_.model_bytes ? deps_.model_bytes(run.lora) : 0;
-  if (!model_bytes_.fits(session->tenant, bytes)) {
-    fail(exchange, {429,
-                    "lora_config: a model of rank " + std::to_string(run.lora.rank) + " takes " +
-                        mebibytes_text(static_cast<std::int64_t>(bytes)) +
-                        ", and the server or its tenant has less left; end other sessions, or "
-                        "choose a lower rank",
-                    "lora_config"});
+  if (!make_room(session->tenant, 1, bytes, silent_sessions(session->tenant))) {
+    const bool lacks_memory = open_models_.fits(session->tenant, 1);
+    fail_without_room(exchange, session->tenant,
+                      lacks_memory ? needs + ", and " + memory_text(session->tenant)
+                                   : "the server or its tenant has too many models",
+                      lacks_memory ? "lora_config" : "");
     return;
   }
   open_models_.take(session->tenant, 1);
@@ -145,9 +150,9 @@ void Service::end_model(const std::string& id) {
   }
   // Futures of requests that have not ended fail. Those of an ended session are dropped anyway.
   std::vector<std::int64_t> numbers = {0, model.queue.next() - 1};
-  for (const auto& [seq_id, op] : model.queue.clear()) {
+  for (const auto& [seq_id, waiting] : model.queue.clear()) {
     numbers.push_back(seq_id);
-    waiting_bytes_ -= bytes_of(op);
+    drop_waiting(model, waiting);
   }
   for (const std::int64_t seq_id : numbers) {
     futures_.complete(future_id(id, seq_id),
@@ -211,15 +216,31 @@ void Service::enqueue(ExchangeId exchange, const QueueTurn& turn, Op op) {
     fail(exchange, {429, "the model has too many requests"});
     return;
   }
-  const std::size_t bytes = bytes_of(op);
-  if (turn.seq_id != model.queue.next() &&
-      waiting_bytes_ + bytes > deps_.limits.max_waiting_bytes) {
-    fail(exchange, {429, "too many requests wait for others before them"});
+  const std::size_t bytes = turn.seq_id == model.queue.next() ? 0 : bytes_of(op);
+  if (bytes > 0 && !waiting_bytes_.fits(model.tenant, bytes)) {
+    fail(exchange,
+         {429, "too many requests of the server or its tenant wait for others before them"});
     return;
   }
-  waiting_bytes_ += bytes;
+  const std::size_t snapshot = snapshot_bytes_of(model, std::get_if<SaveWeights>(&op));
+  if (snapshot > 0) {
+    std::vector<Removable> removable = silent_sessions(model.tenant);
+    for (Removable& one : idle_snapshots(model.session_id)) {
+      removable.push_back(std::move(one));
+    }
+    if (!make_room(model.tenant, 0, snapshot, removable)) {
+      fail_without_room(exchange, model.tenant,
+                        "a snapshot of rank " + std::to_string(model.run.lora.rank) + " takes " +
+                            mebibytes_text(static_cast<std::int64_t>(snapshot)) + ", and " +
+                            memory_text(model.tenant),
+                        "");
+      return;
+    }
+  }
+  waiting_bytes_.take(model.tenant, bytes);
+  model_bytes_.take(model.tenant, snapshot);
   futures_.add(request, model.tenant, turn.digest);
-  model.queue.add(turn.seq_id, std::move(op), deps_.now());
+  model.queue.add(turn.seq_id, {std::move(op), bytes}, deps_.now());
   respond_future(exchange, request, turn.model_id);
   run_next(turn.model_id);
 }
@@ -238,17 +259,23 @@ std::size_t Service::bytes_of(const Op& op) {
   return bytes;
 }
 
+void Service::drop_waiting(const Model& model, const Waiting& waiting) {
+  waiting_bytes_.give_back(model.tenant, waiting.bytes);
+  model_bytes_.give_back(model.tenant,
+                         snapshot_bytes_of(model, std::get_if<SaveWeights>(&waiting.op)));
+}
+
 void Service::run_next(const std::string& model_id) {
   const auto found = models_.find(model_id);
   if (found == models_.end() || !found->second.open) {
     return;
   }
   const std::int64_t seq_id = found->second.queue.next();
-  std::optional<Op> op = found->second.queue.take(deps_.now());
-  if (op) {
-    waiting_bytes_ -= bytes_of(*op);
+  std::optional<Waiting> waiting = found->second.queue.take(deps_.now());
+  if (waiting) {
+    waiting_bytes_.give_back(found->second.tenant, waiting->bytes);
     touch_run(found->second);
-    std::visit([&](auto& one) { run(model_id, seq_id, one); }, *op);
+    std::visit([&](auto& one) { run(model_id, seq_id, one); }, waiting->op);
   }
 }
 
@@ -366,18 +393,20 @@ void Service::run(const std::string& model_id, std::int64_t seq_id, SaveWeights&
               invalid_argument("path: the checkpoint " + to_text(info.path) + " exists already"));
     return;
   }
+  const NewSnapshot snapshot{model.session_id, model.tenant, call.sampling_seq_id.value_or(0),
+                             info.lora, snapshot_bytes_of(model, &call)};
   deps_.backend->save(
       model.job, with_optimizer,
       [this, model_id, seq_id, info, named = call.name.has_value(),
-       recipients = std::move(call.recipients), sampling_seq_id = call.sampling_seq_id.value_or(0),
-       session_id = model.session_id](Result<JobState> state) {
+       recipients = std::move(call.recipients), snapshot](Result<JobState> state) {
         if (!state.ok()) {
+          model_bytes_.give_back(snapshot.tenant, snapshot.bytes);
           fail_turn(model_id, seq_id, state.status());
           return;
         }
         if (!named) {
-          const std::string sampler = add_snapshot_sampler(session_id, sampling_seq_id, info.lora,
-                                                           std::move(state.value().weights));
+          const std::string sampler =
+              add_snapshot_sampler(snapshot, std::move(state.value().weights));
           finish(
               model_id, seq_id,
               Json::Object{{"type", "save_weights_for_sampler"}, {"sampling_session_id", sampler}});

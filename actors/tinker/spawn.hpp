@@ -34,6 +34,8 @@ struct TinkerDeps {
   MakeJobOptions make_job_options;
   /// Returns the memory that a model takes. May be empty: it is then not limited.
   std::function<std::size_t(const tinker::LoraSettings&)> model_bytes;
+  /// Returns the memory that a snapshot of a model takes. May be empty: it is then not limited.
+  std::function<std::size_t(const tinker::LoraSettings&)> snapshot_bytes;
   std::shared_ptr<tinker::CheckpointStore> store;
   ParsePorts parse_ports{};     // parse requests
   WorkPort* io_port = nullptr;  // reads and writes checkpoints, and initializes adapters

@@ -152,6 +152,7 @@ TinkerActor::behavior_type tinker_actor(Self self, TinkerDeps deps) {
   tinker::ServiceDeps service;
   service.backend = state.backend.get();
   service.model_bytes = state.deps.model_bytes;
+  service.snapshot_bytes = state.deps.snapshot_bytes;
   service.store = state.deps.store;
   service.run_work = run_io;
   service.respond = [self](ExchangeId exchange, HttpResponse response) {

@@ -57,6 +57,7 @@ TEST(TinkerMemory, AModelTakesItsActivationsAndSixCopiesOfItsParameters) {
       model.config.num_layers * config.rank * (model.config.hidden_size + rows);
   EXPECT_EQ(tinker_model_bytes(config, model.config, 1000),
             static_cast<std::size_t>(1000 + 6 * 4 * parameters));
+  EXPECT_EQ(tinker_snapshot_bytes(config, model.config), static_cast<std::size_t>(4 * parameters));
 }
 
 }  // namespace

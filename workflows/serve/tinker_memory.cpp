@@ -47,11 +47,15 @@ void set_job_memory(const engines::ModelConfig& model, DType compute, const Tink
 
 std::size_t tinker_model_bytes(const engines::AdapterConfig& config,
                                const engines::ModelConfig& model, std::int64_t activation_bytes) {
-  constexpr std::int64_t kCopies = 6;
+  constexpr std::size_t kCopies = 6;
+  return static_cast<std::size_t>(activation_bytes) +
+         kCopies * tinker_snapshot_bytes(config, model);
+}
+
+std::size_t tinker_snapshot_bytes(const engines::AdapterConfig& config,
+                                  const engines::ModelConfig& model) {
   const auto counted = engines::num_low_rank_parameters(config, model, "lora_config");
-  const std::int64_t parameters = counted.ok() ? counted.value() : 0;
-  constexpr auto kBytes = static_cast<std::int64_t>(sizeof(float));
-  return static_cast<std::size_t>(activation_bytes + kCopies * kBytes * parameters);
+  return sizeof(float) * static_cast<std::size_t>(counted.ok() ? counted.value() : 0);
 }
 
 }  // namespace tidemill::workflows

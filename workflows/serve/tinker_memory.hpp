@@ -32,5 +32,9 @@ void set_job_memory(const engines::ModelConfig& model, DType compute, const Tink
 [[nodiscard]] std::size_t tinker_model_bytes(const engines::AdapterConfig& config,
                                              const engines::ModelConfig& model,
                                              std::int64_t activation_bytes);
+/// Returns the memory that a snapshot of such a job takes: its parameters in f32. Returns 0 for a
+/// configuration that does not suit the model.
+[[nodiscard]] std::size_t tinker_snapshot_bytes(const engines::AdapterConfig& config,
+                                                const engines::ModelConfig& model);
 
 }  // namespace tidemill::workflows

@@ -50,9 +50,9 @@ actors::MakeJobOptions make_job_options(const ServeOptions& options,
   };
 }
 
-// Limits the memory of all models: to half of what the server may use, and to what its own plan
-// leaves, but to no less than one small model takes. Most activations are those of the base, so
-// that the activations of a small adapter stand for those of all.
+// Limits the memory of all models and snapshots: to half of what the server may use, and to what
+// its own plan leaves, but to no less than one small model with a snapshot takes. Most activations
+// are those of the base, so that the activations of a small adapter stand for those of all.
 void limit_models(const ServeOptions& options, const engines::ModelFiles& files,
                   const TinkerPlace& place, actors::TinkerDeps& deps) {
   actors::tinker::LoraSettings small;
@@ -63,10 +63,14 @@ void limit_models(const ServeOptions& options, const engines::ModelFiles& files,
                       base = place.model->id](const actors::tinker::LoraSettings& lora) {
     return tinker_model_bytes(actors::tinker::to_adapter_config(lora, base), config, activations);
   };
+  deps.snapshot_bytes = [&config = files.config,
+                         base = place.model->id](const actors::tinker::LoraSettings& lora) {
+    return tinker_snapshot_bytes(actors::tinker::to_adapter_config(lora, base), config);
+  };
   const std::int64_t allowed = allowed_memory(options.device);
   const std::int64_t left = std::min(allowed / kShareOfJobs, allowed - place.server_bytes);
-  deps.limits.max_model_bytes =
-      std::max(static_cast<std::size_t>(std::max<std::int64_t>(left, 0)), deps.model_bytes(small));
+  deps.limits.max_model_bytes = std::max(static_cast<std::size_t>(std::max<std::int64_t>(left, 0)),
+                                         deps.model_bytes(small) + deps.snapshot_bytes(small));
 }
 
 // Returns what clients pass to AutoTokenizer.from_pretrained: the folder of the model, which they

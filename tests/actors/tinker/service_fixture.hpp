@@ -50,6 +50,9 @@ protected:
     deps.model_bytes = [](const tinker::LoraSettings& lora) {
       return static_cast<std::size_t>(lora.rank) * 100;
     };
+    deps.snapshot_bytes = [](const tinker::LoraSettings& lora) {
+      return static_cast<std::size_t>(lora.rank) * 10;
+    };
     deps.tenancy = tenancy_;
     service_ = std::make_unique<tinker::Service>(std::move(deps));
     service_->start();
@@ -78,6 +81,15 @@ protected:
     EXPECT_EQ(sent_[exchange].status, status) << sent_[exchange].body;
     return json::parse(sent_[exchange].body);
   }
+  // Returns the header of a response, or "" without one.
+  std::string retry_after(ExchangeId exchange) {
+    for (const actors::HttpHeader& header : sent_.at(exchange).headers) {
+      if (header.name == "retry-after") {
+        return header.value;
+      }
+    }
+    return "";
+  }
   // Returns the JSON that a future is ready with.
   json result(const std::string& request_id) { return ask(tinker::RetrieveFuture{request_id}); }
 
@@ -91,6 +103,15 @@ protected:
     const std::string request = ask(call)["request_id"];
     backend_.run();
     return result(request)["model_id"];
+  }
+
+  static tinker::CreateModel creation(const std::string& session, std::int64_t seq_id, int rank) {
+    tinker::CreateModel call;
+    call.session_id = session;
+    call.model_seq_id = seq_id;
+    call.base_model = "base";
+    call.lora.rank = rank;
+    return call;
   }
 
   // Returns a sampler of the base.
@@ -124,6 +145,18 @@ protected:
     call.kind = kind;
     call.name = name;
     return call;
+  }
+  // A request for a sampler without a checkpoint.
+  static tinker::SaveWeights snapshot(const std::string& model, std::int64_t seq_id) {
+    tinker::SaveWeights call = save(model, seq_id, CheckpointKind::kSampler, "");
+    call.name = std::nullopt;
+    call.sampling_seq_id = seq_id;
+    return call;
+  }
+  std::string new_snapshot_sampler(const std::string& model, std::int64_t seq_id) {
+    const std::string request = ask(snapshot(model, seq_id))["request_id"];
+    backend_.run();
+    return result(request)["sampling_session_id"];
   }
   static tinker::SampleCall sample(const std::string& sampler, std::int64_t seq_id,
                                    int num_samples = 1) {

@@ -13,6 +13,8 @@
 namespace tidemill::test {
 namespace {
 
+using ::testing::HasSubstr;
+
 TEST_F(TinkerServiceTest, RequestsBeyondTheLimitAreRefused) {
   limits_.max_waiting = 2;
   limits_.max_models = 1;
@@ -183,6 +185,148 @@ TEST_F(TinkerServiceTest, TheTenantWithTheLargestResultsMakesRoom) {
   result(last);
   caller_.tenant = "b";
   result(first);
+}
+
+TEST_F(TinkerServiceTest, RequestsOfATenantThatWaitLeaveRoomForOthers) {
+  limits_.max_waiting_bytes = 30;  // a request of these tests has 12
+  tenancy_ = Tenancy::kSeveral;
+  start();
+  caller_.tenant = "a";
+  const std::string model = new_model(new_session());
+  ask(forward(model, 2));
+  ask(forward(model, 3), 429);
+  caller_.tenant = "b";
+  const std::string other = new_model(new_session());
+  ask(forward(other, 2));
+  caller_.tenant = "a";
+  ask(forward(model, 1));  // it is next
+  backend_.run();
+  ask(forward(model, 4));
+}
+
+TEST_F(TinkerServiceTest, SnapshotsTakeTheMemoryOfModels) {
+  limits_.max_model_bytes = 490;  // a model of these tests takes 400, and a snapshot 40
+  start();
+  const std::string session = new_session();
+  const std::string model = new_model(session);
+  const std::string first = new_snapshot_sampler(model, 1);
+  const std::string second = new_snapshot_sampler(model, 2);
+  // The first snapshot is used, and the second is not: it makes room.
+  ask(sample(first, 0));
+  const std::string third = new_snapshot_sampler(model, 3);
+  ask(tinker::GetSampler{second}, 404);
+  ask(sample(first, 1));
+  ask(sample(third, 0));
+  const json error = ask(snapshot(model, 4), 429)["error"];
+  EXPECT_THAT(std::string(error["message"]), HasSubstr("snapshots"));
+  backend_.run();  // the samples end
+  new_snapshot_sampler(model, 4);
+  ask(tinker::UnloadModel{model});
+  backend_.run();
+  ask(tinker::GetSampler{third});  // its sampler goes on
+  tinker::CreateModel create = creation(session, 1, 5);
+  ask(create, 400);
+  create.lora.rank = 4;
+  ask(create);
+  backend_.run();
+  ask(tinker::FinishSession{session});
+  new_model(new_session());
+}
+
+TEST_F(TinkerServiceTest, ASnapshotNeedsNoRoomForAModel) {
+  limits_.max_models = 3;
+  tenancy_ = Tenancy::kSeveral;
+  start();
+  caller_.tenant = "a";
+  const std::string model = new_model(new_session());
+  caller_.tenant = "b";
+  new_model(new_session());
+  caller_.tenant = "a";
+  ask(creation(new_session(), 0, 4), 429);
+  new_snapshot_sampler(model, 1);
+}
+
+TEST_F(TinkerServiceTest, ASnapshotThatIsNotTakenGivesItsMemoryBack) {
+  limits_.max_model_bytes = 490;
+  start();
+  const std::string model = new_model(new_session());
+  ask(snapshot(model, 2));
+  ask(snapshot(model, 3));
+  ask(snapshot(model, 4), 429);
+  pass(std::chrono::seconds(200));
+  EXPECT_EQ(ask(tinker::Heartbeat{model.substr(0, model.find(':'))})["type"], "session_heartbeat");
+  pass(std::chrono::seconds(200));
+  ask(tinker::Heartbeat{model.substr(0, model.find(':'))});
+  pass(std::chrono::seconds(201));  // requests 2 and 3 have waited too long for the first
+  ask(snapshot(model, 5));
+  ask(snapshot(model, 6));
+  ask(tinker::UnloadModel{model});
+  backend_.run();
+  new_model(new_session());
+}
+
+TEST_F(TinkerServiceTest, AModelThatCanNeverFitIsInvalid) {
+  limits_.max_model_bytes = 1000;
+  tenancy_ = Tenancy::kSeveral;  // one tenant takes half at most
+  start();
+  const std::string session = new_session();
+  const json error = ask(creation(session, 0, 6), 400)["error"];
+  EXPECT_EQ(error["param"], "lora_config");
+  ask(creation(session, 0, 5));
+}
+
+TEST_F(TinkerServiceTest, ASilentSessionMakesRoom) {
+  limits_.max_model_bytes = 1000;
+  start();
+  const std::string oldest = new_session();
+  new_model(oldest);
+  ask(save(oldest + ":train:0", 1, CheckpointKind::kTraining, "a"));
+  backend_.run();
+  pass(std::chrono::seconds(5));
+  const std::string silent = new_session();
+  new_model(silent);
+  pass(std::chrono::seconds(24));
+  const std::string session = new_session();
+  const ExchangeId early = send(creation(session, 0, 4));
+  EXPECT_EQ(sent_[early].status, 429U);
+  EXPECT_THAT(sent_[early].body, HasSubstr("30 seconds"));
+  EXPECT_EQ(retry_after(early), "1");  // of the session that ends first
+  pass(std::chrono::seconds(1));
+  new_model(session);
+  ask(tinker::Heartbeat{oldest}, 410);
+  ask(tinker::Heartbeat{silent});  // one session was enough
+  EXPECT_EQ(store_.entries.size(), 1U);
+}
+
+TEST_F(TinkerServiceTest, ClientsAreToldWhenASilentSessionMakesRoom) {
+  limits_.max_model_bytes = 1000;
+  start();
+  new_model(new_session(), 0, 10);
+  const std::string session = new_session();
+  pass(std::chrono::seconds(5));  // the first session has missed no heartbeat
+  const ExchangeId first = send(creation(session, 0, 10));
+  EXPECT_EQ(retry_after(first), "1");
+  pass(std::chrono::seconds(7));
+  const ExchangeId second = send(creation(session, 0, 10));
+  EXPECT_EQ(retry_after(second), "18");
+}
+
+TEST_F(TinkerServiceTest, ASilentSessionStaysIfThatGivesTooLittleOrAnotherTenantAsks) {
+  limits_.max_model_bytes = 1000;
+  tenancy_ = Tenancy::kSeveral;
+  start();
+  caller_.tenant = "a";
+  const std::string silent = new_session();
+  new_model(silent, 0, 2);
+  pass(std::chrono::seconds(60));
+  new_model(new_session(), 0, 1);
+  caller_.tenant = "b";
+  const std::string other = new_session();
+  ask(creation(other, 0, 5));
+  ask(creation(other, 1, 3), 429);
+  caller_.tenant = "a";
+  ask(creation(new_session(), 0, 5), 429);
+  ask(tinker::Heartbeat{silent});
 }
 
 // Returns every kind of request about the session, the model, the sampler and the future of the
