@@ -60,6 +60,7 @@ constexpr bool kIsOfNoSession =
 Service::Service(ServiceDeps deps)
     : deps_(std::move(deps)),
       futures_(deps_.limits.futures, deps_.respond),
+      open_downloads_(deps_.limits.max_downloads, deps_.tenancy),
       open_sessions_(deps_.limits.max_sessions, deps_.tenancy),
       model_bytes_(deps_.limits.max_model_bytes, deps_.tenancy),
       open_models_(deps_.limits.max_models, deps_.tenancy),

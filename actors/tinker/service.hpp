@@ -49,6 +49,7 @@ struct ServiceLimits {
   Duration turn_time = std::chrono::minutes(10);
   std::size_t max_sessions = 1000;
   std::size_t max_samplers = 10'000;  // of one session
+  std::size_t max_downloads = 1024;   // checkpoints whose files have URLs
   std::size_t max_models = 64;
   /// What all models and snapshots may take together, by `ServiceDeps::model_bytes` and
   /// `snapshot_bytes`.
@@ -323,7 +324,7 @@ private:
   void on(ExchangeId exchange, const DeleteCheckpoint& call);
   void on(ExchangeId exchange, const SetTtl& call);
   void on(ExchangeId exchange, const GetWeightsInfo& call);
-  void on(ExchangeId exchange, const GetFileUrls& call);
+  void on(ExchangeId exchange, const GetFileUrls& call, const Caller& caller);
   void on(ExchangeId exchange, const GetFile& call);
 
   /// Returns whether an id belongs to a session of another tenant.
@@ -410,6 +411,9 @@ private:
                        std::function<void(Result<JobState>)> done);
   void remove_checkpoint(const CheckpointPath& path, std::function<void(Status)> done);
   void drop_expired();
+  /// Returns a token for the files of a checkpoint, or nothing if there are too many.
+  [[nodiscard]] std::optional<std::string> take_token(const CheckpointPath& path,
+                                                      const std::string& tenant);
   void touch_run(Model& model);
   /// Returns whether the checkpoints are known; otherwise responds with an error.
   bool is_listed(ExchangeId exchange);
@@ -429,13 +433,15 @@ private:
   std::vector<Poll> polls_;
   std::map<CheckpointPath, CheckpointInfo> checkpoints_;
   std::map<std::string, RunInfo> runs_;
-  std::set<std::string> unstored_runs_;        // whose last write has failed
-  std::map<std::string, Download> downloads_;  // by token
+  std::map<std::string, std::string> damaged_;  // why entries of the store cannot be read, by id
+  std::set<std::string> unstored_runs_;         // whose last write has failed
+  std::map<std::string, Download> downloads_;   // by token
   bool listed_ = false;
   Status list_failure_;
   std::uint64_t last_sample_ = 0;
   std::uint64_t last_job_ = 0;
   std::uint64_t last_use_ = 0;
+  FairLimit open_downloads_;
   FairLimit open_sessions_;
   FairLimit model_bytes_;  // of the same models, and of snapshots
   FairLimit open_models_;  // including jobs that the backend opens for models that have ended

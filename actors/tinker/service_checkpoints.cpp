@@ -13,7 +13,6 @@ namespace tidemill::actors::tinker {
 namespace {
 
 constexpr std::int64_t kDownloadSeconds = 3600;
-constexpr std::size_t kMaxDownloads = 1024;
 
 // Returns a Unix time as "2026-01-02T03:04:05Z".
 std::string time_text(std::int64_t seconds) {
@@ -166,7 +165,14 @@ void Service::drop_expired() {
   for (const CheckpointPath& path : expired) {
     remove_checkpoint(path, [](const Status& /*status*/) {});
   }
-  std::erase_if(downloads_, [&](const auto& one) { return one.second.ends_at <= now; });
+  for (auto it = downloads_.begin(); it != downloads_.end();) {
+    if (it->second.ends_at > now) {
+      ++it;
+      continue;
+    }
+    open_downloads_.give_back(it->second.tenant, 1);
+    it = downloads_.erase(it);
+  }
 }
 
 void Service::touch_run(Model& model) {
@@ -306,34 +312,52 @@ void Service::on(ExchangeId exchange, const GetWeightsInfo& call) {
 
 // -- downloads ------------------------------------------------------------------------------------
 
-void Service::on(ExchangeId exchange, const GetFileUrls& call) {
-  if (find_checkpoint(exchange, call.path) == nullptr) {
-    return;
+// A token is used for all requests of a tenant for the same files.
+std::optional<std::string> Service::take_token(const CheckpointPath& path,
+                                               const std::string& tenant) {
+  const std::int64_t ends_at = deps_.unix_time() + kDownloadSeconds;
+  for (auto& [token, download] : downloads_) {
+    if (download.path == path && download.tenant == tenant) {
+      download.ends_at = ends_at;
+      return token;
+    }
   }
-  if (downloads_.size() >= kMaxDownloads) {
-    fail(exchange, {429, "the server has too many downloads"});
+  if (!open_downloads_.fits(tenant, 1)) {
+    return std::nullopt;
+  }
+  open_downloads_.take(tenant, 1);
+  std::string token = new_id();
+  downloads_[token] = {path, tenant, ends_at};
+  return token;
+}
+
+void Service::on(ExchangeId exchange, const GetFileUrls& call, const Caller& caller) {
+  if (find_checkpoint(exchange, call.path) == nullptr) {
     return;
   }
   const auto files =
       std::make_shared<Result<std::vector<CheckpointFile>>>(Status(Errc::kInternal, "not listed"));
   deps_.run_work(
       [store = deps_.store, path = call.path, files] { *files = store->files(path); },
-      [this, exchange, call, files] {
+      [this, exchange, call, tenant = caller.tenant, files] {
         if (!files->ok()) {
           fail(exchange, files->status());
           return;
         }
-        const std::int64_t ends_at = deps_.unix_time() + kDownloadSeconds;
-        const std::string token = new_id();
-        downloads_[token] = {call.path, ends_at};
+        const std::optional<std::string> token = take_token(call.path, tenant);
+        if (!token) {
+          fail(exchange, {429, "the server or its tenant has too many downloads"});
+          return;
+        }
         Json::Object urls;
         for (const CheckpointFile& file : files->value()) {
           urls.push_back(
               {file.name, call.origin + "/api/v1/training_runs/" + call.path.run_id +
                               "/checkpoints/" + std::string(kind_segment(call.path.kind)) + "/" +
-                              call.path.name + "/files/" + file.name + "?token=" + token});
+                              call.path.name + "/files/" + file.name + "?token=" + *token});
         }
-        respond(exchange, Json::Object{{"urls", std::move(urls)}, {"expires", time_text(ends_at)}});
+        respond(exchange, Json::Object{{"urls", std::move(urls)},
+                                       {"expires", time_text(downloads_.at(*token).ends_at)}});
       });
 }
 

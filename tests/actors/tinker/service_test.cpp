@@ -396,6 +396,32 @@ TEST_F(TinkerServiceTest, FilesAreDownloadedWithATokenOnly) {
   ask(tinker::GetFile{path, "adapter_config.json", token}, 403);
 }
 
+TEST_F(TinkerServiceTest, UrlsOfOneTenantLeaveRoomForThoseOfOthers) {
+  tenancy_ = Tenancy::kSeveral;
+  start();
+  caller_.tenant = "a";
+  const std::string model = new_model(new_session());
+  for (std::int64_t i = 1; i <= 600; ++i) {
+    ask(save(model, i, CheckpointKind::kExternal, "e" + std::to_string(i)));
+    backend_.run();
+  }
+  const auto urls_of = [&](std::int64_t i, std::uint32_t status = 200) {
+    const tinker::CheckpointPath path{model, CheckpointKind::kExternal, "e" + std::to_string(i)};
+    return ask(tinker::GetFileUrls{path, "http://host:1"}, status);
+  };
+  const json first = urls_of(1);
+  pass(std::chrono::seconds(60));
+  const json again = urls_of(1);
+  EXPECT_EQ(first["urls"], again["urls"]);
+  EXPECT_NE(first["expires"], again["expires"]);
+  for (std::int64_t i = 2; i <= 512; ++i) {
+    urls_of(i);
+  }
+  urls_of(513, 429);
+  caller_.tenant = "b";
+  EXPECT_NE(urls_of(1)["urls"], first["urls"]);
+}
+
 // -- sampling -------------------------------------------------------------------------------------
 
 TEST_F(TinkerServiceTest, SamplesOfTheBase) {
