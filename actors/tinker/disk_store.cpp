@@ -5,9 +5,11 @@
 #include <utility>
 
 #include "actors/tinker/lora_config.hpp"
+#include "base/digest.hpp"
 #include "base/files/tensor_file.hpp"
 #include "base/files/without_directory.hpp"
 #include "base/json/fields.hpp"
+#include "base/tensor/float_tensor.hpp"
 #include "engines/formats/adapter_files.hpp"
 #include "storage/checkpoint/run_lock.hpp"
 
@@ -89,6 +91,7 @@ Metadata read_metadata(const Json& object) {
 struct Digests {
   std::string base;
   std::string adapter;
+  std::string optimizer;  // empty if there is no state, or an earlier version has written it
 };
 
 Json info_json(const CheckpointInfo& info, const Digests& digests) {
@@ -101,7 +104,21 @@ Json info_json(const CheckpointInfo& info, const Digests& digests) {
                       {"size_bytes", info.size_bytes},
                       {"user_metadata", metadata_json(info.user_metadata)},
                       {"base_digest", digests.base},
-                      {"adapter_digest", digests.adapter}};
+                      {"adapter_digest", digests.adapter},
+                      {"optimizer_digest", digests.optimizer}};
+}
+
+// Reads a file of this store. Errors: `kNotFound`; `kCorruptData` naming the file.
+Result<Json> read_json(const fs::path& file) {
+  Result<std::string> text = read_text_file(file, kMaxJsonBytes);
+  if (!text.ok()) {
+    return text.status().code() == Errc::kNotFound
+               ? text.status()
+               : Status(Errc::kCorruptData, text.status().message());
+  }
+  Result<Json> json = parse_json(text.value());
+  return json.ok() ? std::move(json)
+                   : Status(Errc::kCorruptData, file.string() + ": " + json.status().message());
 }
 
 Result<CheckpointInfo> read_info(const fs::path& file, Digests& digests) {
@@ -123,8 +140,11 @@ Result<CheckpointInfo> read_info(const fs::path& file, Digests& digests) {
   info.size_bytes = fields.integer("size_bytes", {0}).value_or(0);
   info.user_metadata = read_metadata(json);
   digests = {fields.string("base_digest").value_or(""),
-             fields.string("adapter_digest").value_or("")};
-  TIDEMILL_RETURN_IF_ERROR(fields.status());
+             fields.string("adapter_digest").value_or(""),
+             fields.string("optimizer_digest").value_or("")};
+  if (!fields.status().ok()) {
+    return Status(Errc::kCorruptData, fields.status().message());
+  }
   return info;
 }
 
@@ -140,6 +160,22 @@ Result<RunInfo> read_run(const fs::path& file) {
   run.user_metadata = read_metadata(json);
   TIDEMILL_RETURN_IF_ERROR(fields.status());
   return run;
+}
+
+// Checks the state of an optimizer. Without a digest, it can only be checked for values that no
+// optimizer has.
+Status check_optimizer(const TensorMap& tensors, const std::string& digest) {
+  if (!digest.empty()) {
+    return digest == digest_tensors(tensors)
+               ? Status()
+               : Status(Errc::kCorruptData, "the digest of the state does not match");
+  }
+  for (const auto& [name, tensor] : tensors) {
+    if (is_weight_type(tensor.dtype) && !check_finite(tensor).ok()) {
+      return {Errc::kCorruptData, "a value is not finite"};
+    }
+  }
+  return {};
 }
 
 // -- the store ------------------------------------------------------------------------------------
@@ -269,8 +305,10 @@ private:
     state.weights.base_digest = digests.base;
     state.weights.adapter_digest = digests.adapter;
     if (with_optimizer) {
-      TIDEMILL_ASSIGN_OR_RETURN(TensorFile file, read_tensor_file(folder(path) / kOptimizerFile,
-                                                                  TensorPlacement::kCopied));
+      const fs::path name = folder(path) / kOptimizerFile;
+      TIDEMILL_ASSIGN_OR_RETURN(TensorFile file, read_tensor_file(name, TensorPlacement::kCopied));
+      TIDEMILL_RETURN_IF_ERROR(
+          check_optimizer(file.tensors, digests.optimizer).with_context(name.string()));
       state.optimizer = std::move(file.tensors);
     }
     return state;
@@ -335,7 +373,8 @@ private:
     }
     CheckpointInfo described = info;
     TIDEMILL_ASSIGN_OR_RETURN(described.size_bytes, size_of(folder));
-    const Digests digests{state.weights.base_digest, state.weights.adapter_digest};
+    const Digests digests{state.weights.base_digest, state.weights.adapter_digest,
+                          state.optimizer ? digest_tensors(*state.optimizer) : ""};
     TIDEMILL_RETURN_IF_ERROR(
         write_file(files_, folder / kInfoFile, info_json(described, digests).to_text()));
     TIDEMILL_RETURN_IF_ERROR(publish(run, folder, info.path));

@@ -124,6 +124,33 @@ TEST_F(DiskStoreTest, ReadsWhatItHasStored) {
   EXPECT_FALSE(store_->get(info("a").path, false).value().optimizer.has_value());
 }
 
+TEST_F(DiskStoreTest, ADamagedOptimizerIsRefused) {
+  ASSERT_TRUE(store_->put(info("a"), state(1), {}).ok());
+  const fs::path folder = root() / "abc.train.0" / "weights" / "a";
+  const auto damage = [&](char byte) {
+    std::fstream file(folder / "optimizer.safetensors",
+                      std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-4, std::ios::end);
+    file.write(std::string(4, byte).data(), 4);
+  };
+  damage(1);
+  const Status status = store_->get(info("a").path, true).status();
+  EXPECT_EQ(status.code(), Errc::kCorruptData);
+  EXPECT_EQ(status.message(),
+            "abc.train.0/weights/a/optimizer.safetensors: the digest of the state does not match");
+  EXPECT_TRUE(store_->get(info("a").path, false).ok());
+  // Checkpoints of earlier versions have no digest of the optimizer's state.
+  std::string text = read_text_file(folder / "checkpoint.json", 1U << 20U).value();
+  const std::size_t at = text.find("\"optimizer_digest\"");
+  ASSERT_NE(at, std::string::npos);
+  text.replace(at, 18, "\"of_no_meaning___\"");
+  std::ofstream(folder / "checkpoint.json") << text;
+  EXPECT_TRUE(store_->get(info("a").path, true).ok());
+  damage('\xff');
+  EXPECT_EQ(store_->get(info("a").path, true).status().message(),
+            "abc.train.0/weights/a/optimizer.safetensors: a value is not finite");
+}
+
 TEST_F(DiskStoreTest, OneProcessAtATimeUsesADirectory) {
   const auto other = tinker::open_disk_store(files_, root(), model_.config);
   EXPECT_EQ(other.status().code(), Errc::kUnavailable);
