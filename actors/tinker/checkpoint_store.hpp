@@ -39,6 +39,19 @@ struct CheckpointFile {
   std::int64_t size_bytes = 0;
 };
 
+/// A checkpoint, a run or another entry of the store that cannot be read.
+struct DamagedEntry {
+  std::string id;      // the text of a checkpoint's path, or the id of a run; empty: neither
+  std::string reason;  // names the entry
+};
+
+/// What a store holds of one kind.
+template <class T>
+struct Listing {
+  std::vector<T> entries;
+  std::vector<DamagedEntry> damaged;
+};
+
 /// Keeps checkpoints. They outlive sessions and the server.
 ///
 /// Threads: one call at a time. Calls may take long: they run at a port.
@@ -49,9 +62,9 @@ public:
   CheckpointStore& operator=(const CheckpointStore&) = delete;
   virtual ~CheckpointStore() = default;
 
-  /// Returns all checkpoints and runs.
-  [[nodiscard]] virtual Result<std::vector<CheckpointInfo>> checkpoints() = 0;
-  [[nodiscard]] virtual Result<std::vector<RunInfo>> runs() = 0;
+  /// Returns all checkpoints and runs. Entries that cannot be read hide no others.
+  [[nodiscard]] virtual Result<Listing<CheckpointInfo>> checkpoints() = 0;
+  [[nodiscard]] virtual Result<Listing<RunInfo>> runs() = 0;
   /// Adds or replaces the description of a run.
   [[nodiscard]] virtual Status put_run(const RunInfo& run) = 0;
 

@@ -34,6 +34,12 @@ std::string folder_of(std::string run_id) {
   return run_id;
 }
 
+// Returns the id of the run whose folder has this name.
+std::string run_of(std::string folder) {
+  std::replace(folder.begin(), folder.end(), '.', ':');
+  return folder;
+}
+
 // Whether a file of a checkpoint is one of its adapter, encrypted or not.
 bool is_adapter_file(std::string_view name) {
   if (name.ends_with(kEncrypted)) {
@@ -122,8 +128,7 @@ Result<Json> read_json(const fs::path& file) {
 }
 
 Result<CheckpointInfo> read_info(const fs::path& file, Digests& digests) {
-  TIDEMILL_ASSIGN_OR_RETURN(const std::string text, read_text_file(file, kMaxJsonBytes));
-  TIDEMILL_ASSIGN_OR_RETURN(const Json json, parse_json(text));
+  TIDEMILL_ASSIGN_OR_RETURN(const Json json, read_json(file));
   JsonFields fields(json, file.string());
   CheckpointInfo info;
   Result<CheckpointPath> path = parse_checkpoint_path(fields.string("path").value_or(""));
@@ -149,8 +154,7 @@ Result<CheckpointInfo> read_info(const fs::path& file, Digests& digests) {
 }
 
 Result<RunInfo> read_run(const fs::path& file) {
-  TIDEMILL_ASSIGN_OR_RETURN(const std::string text, read_text_file(file, kMaxJsonBytes));
-  TIDEMILL_ASSIGN_OR_RETURN(const Json json, parse_json(text));
+  TIDEMILL_ASSIGN_OR_RETURN(const Json json, read_json(file));
   JsonFields fields(json, file.string());
   RunInfo run;
   run.id = fields.string("id").value_or("");
@@ -158,7 +162,9 @@ Result<RunInfo> read_run(const fs::path& file) {
   run.lora = read_lora(fields, json, file.string());
   run.last_request = fields.required_integer("last_request", {0});
   run.user_metadata = read_metadata(json);
-  TIDEMILL_RETURN_IF_ERROR(fields.status());
+  if (!fields.status().ok()) {
+    return Status(Errc::kCorruptData, fields.status().message());
+  }
   return run;
 }
 
@@ -186,8 +192,8 @@ public:
       : files_(files), root_(std::move(root)), model_(std::move(model)), lock_(std::move(lock)) {}
 
   // What clients see of errors names no path of the server.
-  Result<std::vector<CheckpointInfo>> checkpoints() override { return shown(list_checkpoints()); }
-  Result<std::vector<RunInfo>> runs() override { return shown(list_runs()); }
+  Result<Listing<CheckpointInfo>> checkpoints() override { return shown(list_checkpoints()); }
+  Result<Listing<RunInfo>> runs() override { return shown(list_runs()); }
   Status put_run(const RunInfo& run) override { return without_directory(write_run(run), root_); }
 
   Result<std::int64_t> put(const CheckpointInfo& info, const JobState& state,
@@ -234,45 +240,73 @@ private:
     return result.ok() ? std::move(result) : without_directory(result.status(), root_);
   }
 
-  Result<std::vector<CheckpointInfo>> list_checkpoints() {
-    std::vector<CheckpointInfo> out;
+  [[nodiscard]] DamagedEntry damaged(std::string id, const Status& status) const {
+    return {std::move(id), without_directory(status, root_).message()};
+  }
+
+  Result<Listing<CheckpointInfo>> list_checkpoints() {
+    Listing<CheckpointInfo> out;
     TIDEMILL_ASSIGN_OR_RETURN(const std::vector<std::string> runs, run_folders());
     for (const std::string& run : runs) {
-      TIDEMILL_RETURN_IF_ERROR(complete_replacement(root_ / run));
+      std::error_code error;
+      if (!fs::is_directory(root_ / run, error)) {
+        out.damaged.push_back({"", run + ": is not a folder"});
+        continue;
+      }
+      if (const Status status = complete_replacement(root_ / run); !status.ok()) {
+        out.damaged.push_back(damaged("", status));
+      }
       for (const CheckpointKind kind : kKinds) {
-        const fs::path folder = root_ / run / kind_segment(kind);
-        const Result<std::vector<std::string>> names = list_directory(folder);
-        if (!names.ok() && names.status().code() == Errc::kNotFound) {
-          continue;
-        }
-        TIDEMILL_RETURN_IF_ERROR(names.status());
-        for (const std::string& name : names.value()) {
-          Digests digests;
-          Result<CheckpointInfo> info = read_info(folder / name / kInfoFile, digests);
-          if (!info.ok() && info.status().code() == Errc::kNotFound) {
-            TIDEMILL_RETURN_IF_ERROR(remove_tree(files_, folder, name));  // its removal was cut off
-            continue;
-          }
-          TIDEMILL_RETURN_IF_ERROR(info.status());
-          out.push_back(std::move(info).value());
-        }
+        list_kind(run, kind, out);
       }
     }
     return out;
   }
 
-  Result<std::vector<RunInfo>> list_runs() {
-    std::vector<RunInfo> out;
-    TIDEMILL_ASSIGN_OR_RETURN(const std::vector<std::string> runs, run_folders());
-    for (const std::string& name : runs) {
-      const Status cleared = clear_incomplete(root_ / name);
-      TIDEMILL_RETURN_IF_ERROR(cleared);
-      Result<RunInfo> run = read_run(root_ / name / kRunFile);
-      if (!run.ok() && run.status().code() == Errc::kNotFound) {
+  // Adds the checkpoints of one kind that a folder of a run has.
+  void list_kind(const std::string& run, CheckpointKind kind, Listing<CheckpointInfo>& out) {
+    const fs::path folder = root_ / run / kind_segment(kind);
+    const Result<std::vector<std::string>> names = list_directory(folder);
+    if (!names.ok()) {
+      if (names.status().code() != Errc::kNotFound) {
+        out.damaged.push_back(damaged("", names.status()));
+      }
+      return;
+    }
+    for (const std::string& name : names.value()) {
+      Digests digests;
+      Result<CheckpointInfo> info = read_info(folder / name / kInfoFile, digests);
+      if (info.ok()) {
+        out.entries.push_back(std::move(info).value());
         continue;
       }
-      TIDEMILL_RETURN_IF_ERROR(run.status());
-      out.push_back(std::move(run).value());
+      Status status = info.status();
+      if (status.code() == Errc::kNotFound) {
+        status = remove_tree(files_, folder, name);  // its removal was cut off
+      }
+      if (!status.ok()) {
+        out.damaged.push_back(damaged(to_text({run_of(run), kind, name}), status));
+      }
+    }
+  }
+
+  Result<Listing<RunInfo>> list_runs() {
+    Listing<RunInfo> out;
+    TIDEMILL_ASSIGN_OR_RETURN(const std::vector<std::string> runs, run_folders());
+    for (const std::string& name : runs) {
+      std::error_code error;
+      if (!fs::is_directory(root_ / name, error)) {
+        continue;  // `list_checkpoints` reports it
+      }
+      if (const Status cleared = clear_incomplete(root_ / name); !cleared.ok()) {
+        out.damaged.push_back(damaged("", cleared));
+      }
+      Result<RunInfo> run = read_run(root_ / name / kRunFile);
+      if (run.ok()) {
+        out.entries.push_back(std::move(run).value());
+      } else if (run.status().code() != Errc::kNotFound) {
+        out.damaged.push_back(damaged(run_of(name), run.status()));
+      }
     }
     return out;
   }

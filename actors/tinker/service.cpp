@@ -86,7 +86,11 @@ void Service::fail(ExchangeId exchange, const ApiError& error) {
 }
 
 void Service::fail(ExchangeId exchange, const Status& status) {
-  fail(exchange, openai::to_api_error(status));
+  ApiError error = openai::to_api_error(status);
+  if (status.code() == Errc::kCorruptData) {
+    error.status = 500;  // of a file of the server
+  }
+  fail(exchange, error);
 }
 
 bool Service::is_same(ExchangeId exchange, const char* field, const std::string& request_id,

@@ -84,6 +84,8 @@ struct ServiceDeps {
   std::function<void(const engines::RolloutResult&, std::size_t prompt_tokens,
                      Duration since_arrival, const std::string& tenant)>
       on_sample;
+  /// Receives one line for the log. May be empty.
+  std::function<void(const std::string&)> warn;
   /// Returns the memory that a model takes. May be empty: it is then not limited.
   std::function<std::size_t(const LoraSettings&)> model_bytes;
   /// Returns the memory that a snapshot of a model takes. May be empty: it is then not limited.
@@ -415,6 +417,9 @@ private:
   [[nodiscard]] std::optional<std::string> take_token(const CheckpointPath& path,
                                                       const std::string& tenant);
   void touch_run(Model& model);
+  void add_damaged(const std::vector<DamagedEntry>& entries);
+  /// Returns whether an entry of the store cannot be read, and then responds that.
+  bool is_damaged(ExchangeId exchange, const std::string& id);
   /// Returns whether the checkpoints are known; otherwise responds with an error.
   bool is_listed(ExchangeId exchange);
   [[nodiscard]] const CheckpointInfo* find_checkpoint(const CheckpointPath& path) const;
@@ -437,7 +442,7 @@ private:
   std::set<std::string> unstored_runs_;         // whose last write has failed
   std::map<std::string, Download> downloads_;   // by token
   bool listed_ = false;
-  Status list_failure_;
+  std::optional<ApiError> list_failure_;
   std::uint64_t last_sample_ = 0;
   std::uint64_t last_job_ = 0;
   std::uint64_t last_use_ = 0;

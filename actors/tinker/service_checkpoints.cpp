@@ -57,8 +57,8 @@ Json cursor_json(const Page& page, std::size_t total) {
 
 void Service::start() {
   struct Listed {
-    Result<std::vector<CheckpointInfo>> checkpoints = std::vector<CheckpointInfo>();
-    Result<std::vector<RunInfo>> runs = std::vector<RunInfo>();
+    Result<Listing<CheckpointInfo>> checkpoints = Listing<CheckpointInfo>();
+    Result<Listing<RunInfo>> runs = Listing<RunInfo>();
   };
   const auto listed = std::make_shared<Listed>();
   deps_.run_work(
@@ -68,20 +68,48 @@ void Service::start() {
       },
       [this, listed] {
         if (!listed->checkpoints.ok() || !listed->runs.ok()) {
-          list_failure_ =
+          const Status& status =
               listed->checkpoints.ok() ? listed->runs.status() : listed->checkpoints.status();
+          list_failure_ = ApiError{500, status.message()};
+          if (deps_.warn) {
+            deps_.warn("serve.checkpoints_path: " + status.message());
+          }
           return;
         }
-        for (CheckpointInfo& info : listed->checkpoints.value()) {
+        for (CheckpointInfo& info : listed->checkpoints.value().entries) {
           const CheckpointPath path = info.path;
           checkpoints_.emplace(path, std::move(info));
         }
-        for (RunInfo& run : listed->runs.value()) {
+        for (RunInfo& run : listed->runs.value().entries) {
           const std::string id = run.id;
           runs_.emplace(id, std::move(run));
         }
+        add_damaged(listed->checkpoints.value().damaged);
+        add_damaged(listed->runs.value().damaged);
         listed_ = true;
       });
+}
+
+void Service::add_damaged(const std::vector<DamagedEntry>& entries) {
+  for (const DamagedEntry& entry : entries) {
+    if (!entry.id.empty()) {
+      damaged_.emplace(entry.id, entry.reason);
+    }
+    if (deps_.warn) {
+      deps_.warn("serve.checkpoints_path: " + entry.reason + "; the entry is left out");
+    }
+  }
+}
+
+bool Service::is_damaged(ExchangeId exchange, const std::string& id) {
+  const auto found = damaged_.find(id);
+  if (found == damaged_.end()) {
+    return false;
+  }
+  HttpResponse response = openai::to_response({500, quote(id) + " is damaged: " + found->second});
+  response.headers.push_back({"x-should-retry", "false"});  // the package then does not ask again
+  deps_.respond(exchange, std::move(response));
+  return true;
 }
 
 const CheckpointInfo* Service::find_checkpoint(const CheckpointPath& path) const {
@@ -98,7 +126,7 @@ const CheckpointInfo* Service::find_checkpoint(ExchangeId exchange, const Checkp
     return nullptr;
   }
   const CheckpointInfo* info = find_checkpoint(path);
-  if (info == nullptr) {
+  if (info == nullptr && !is_damaged(exchange, to_text(path))) {
     fail(exchange, {404, "path: there is no checkpoint " + quote(to_text(path)), "path"});
   }
   return info;
@@ -106,8 +134,7 @@ const CheckpointInfo* Service::find_checkpoint(ExchangeId exchange, const Checkp
 
 bool Service::is_listed(ExchangeId exchange) {
   if (!listed_) {
-    fail(exchange, list_failure_.ok() ? ApiError{503, "the checkpoints are still being listed"}
-                                      : openai::to_api_error(list_failure_));
+    fail(exchange, list_failure_.value_or(ApiError{503, "the checkpoints are still being listed"}));
   }
   return listed_;
 }
@@ -132,6 +159,7 @@ void Service::store_checkpoint(CheckpointInfo info, JobState state,
       [this, work, done = std::move(done)] {
         if (work->status.ok()) {
           checkpoints_[work->info.path] = work->info;
+          damaged_.erase(to_text(work->info.path));
           forget_published(work->info.path);
         }
         done(work->status);
@@ -149,6 +177,7 @@ void Service::read_checkpoint(const CheckpointPath& path, bool with_optimizer,
 void Service::remove_checkpoint(const CheckpointPath& path, std::function<void(Status)> done) {
   checkpoints_.erase(path);
   forget_published(path);
+  damaged_.erase(to_text(path));
   const auto status = std::make_shared<Status>();
   deps_.run_work([store = deps_.store, path, status] { *status = store->remove(path); },
                  [status, done = std::move(done)] { done(*status); });
@@ -245,6 +274,9 @@ void Service::on(ExchangeId exchange, const GetRun& call) {
     return;
   }
   const auto found = runs_.find(call.run_id);
+  if (found == runs_.end() && is_damaged(exchange, call.run_id)) {
+    return;
+  }
   if (found == runs_.end()) {
     fail(exchange, {404, "there is no training run " + quote(call.run_id)});
     return;
@@ -268,7 +300,8 @@ void Service::on(ExchangeId exchange, const ListCheckpoints& call) {
 }
 
 void Service::on(ExchangeId exchange, const DeleteCheckpoint& call) {
-  if (find_checkpoint(exchange, call.path) != nullptr) {
+  // A damaged checkpoint can be deleted, too.
+  if (damaged_.contains(to_text(call.path)) || find_checkpoint(exchange, call.path) != nullptr) {
     remove_checkpoint(call.path, [this, exchange](const Status& status) {
       status.ok() ? respond(exchange, Json::Object()) : fail(exchange, status);
     });

@@ -468,7 +468,10 @@ void Service::run(const std::string& model_id, std::int64_t seq_id, const LoadWe
   const Model& model = models_.at(model_id);
   const CheckpointInfo* info = find_checkpoint(call.path);
   Status status;
-  if (info == nullptr) {
+  if (const auto damaged = damaged_.find(to_text(call.path));
+      info == nullptr && damaged != damaged_.end()) {
+    status = Status(Errc::kCorruptData, "path: the checkpoint is damaged: " + damaged->second);
+  } else if (info == nullptr) {
     status = Status(Errc::kNotFound, "path: there is no checkpoint " + to_text(call.path));
   } else if (call.with_optimizer && !info->has_optimizer) {
     status = invalid_argument("path: the checkpoint has no state of an optimizer");

@@ -40,6 +40,8 @@ struct TinkerDeps {
   ParsePorts parse_ports{};     // parse requests
   WorkPort* io_port = nullptr;  // reads and writes checkpoints, and initializes adapters
   std::shared_ptr<GatewayMetrics> metrics;  // counts requests and samples; may be null
+  /// Receives one line for the log. May be empty.
+  std::function<void(const std::string&)> warn;
   const Clock* clock = nullptr;
   std::function<std::int64_t()> unix_time;  // seconds
   /// Returns 64 bits that clients cannot predict. Ids and seeds are made from them.

@@ -165,6 +165,7 @@ TinkerActor::behavior_type tinker_actor(Self self, TinkerDeps deps) {
       metrics->on_response(result, prompt_tokens, since, tenant);
     };
   }
+  service.warn = state.deps.warn;
   service.now = [clock = state.deps.clock] { return clock->now(); };
   service.unix_time = state.deps.unix_time;
   service.random = state.deps.random;

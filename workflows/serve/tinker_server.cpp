@@ -108,6 +108,7 @@ void start_tinker(TinkerServer& tinker, const ServeOptions& options,
   deps.device = place.device;
   deps.make_job_options = make_job_options(options, files, model);
   limit_models(options, files, place, deps);
+  deps.warn = run.warn;
   deps.store = tinker.store;
   deps.parse_ports = place.parse_ports;
   deps.io_port = tinker.port.get();

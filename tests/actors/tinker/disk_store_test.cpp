@@ -25,6 +25,7 @@ namespace tinker = actors::tinker;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::StartsWith;
 using tinker::CheckpointKind;
 
 constexpr int kMaxCalls = 500;  // of the file system in one call of the store
@@ -102,8 +103,8 @@ TEST_F(DiskStoreTest, ReadsWhatItHasStored) {
   open();  // as a server that starts again
   const auto all = store_->checkpoints();
   ASSERT_TRUE(all.ok()) << all.status().to_string();
-  ASSERT_EQ(all.value().size(), 1U);
-  const tinker::CheckpointInfo& found = all.value()[0];
+  ASSERT_EQ(all.value().entries.size(), 1U);
+  const tinker::CheckpointInfo& found = all.value().entries[0];
   EXPECT_EQ(found.path, info("a").path);
   EXPECT_EQ(found.lora, info("a").lora);
   EXPECT_EQ(found.size_bytes, size.value());
@@ -112,9 +113,9 @@ TEST_F(DiskStoreTest, ReadsWhatItHasStored) {
   EXPECT_TRUE(found.has_optimizer);
   const auto runs = store_->runs();
   ASSERT_TRUE(runs.ok()) << runs.status().to_string();
-  ASSERT_EQ(runs.value().size(), 1U);
-  EXPECT_EQ(runs.value()[0].id, "abc:train:0");
-  EXPECT_EQ(runs.value()[0].last_request, 2000);
+  ASSERT_EQ(runs.value().entries.size(), 1U);
+  EXPECT_EQ(runs.value().entries[0].id, "abc:train:0");
+  EXPECT_EQ(runs.value().entries[0].last_request, 2000);
   const auto read = store_->get(info("a").path, true);
   ASSERT_TRUE(read.ok()) << read.status().to_string();
   EXPECT_EQ(digest_tensors(read.value().weights.adapter), saved.weights.adapter_digest);
@@ -166,12 +167,12 @@ TEST_F(DiskStoreTest, ReplacesAndRemoves) {
   tinker::CheckpointInfo changed = info("a");
   changed.expires_at = std::nullopt;
   ASSERT_TRUE(store_->put_info(changed).ok());
-  EXPECT_EQ(store_->checkpoints().value()[0].expires_at, std::nullopt);
+  EXPECT_EQ(store_->checkpoints().value().entries[0].expires_at, std::nullopt);
   EXPECT_EQ(store_->get(info("a").path, false).value().weights.adapter_digest,
             state(2).weights.adapter_digest);  // kept
   ASSERT_TRUE(store_->remove(info("a").path).ok());
   EXPECT_EQ(store_->remove(info("a").path).code(), Errc::kNotFound);
-  EXPECT_THAT(store_->checkpoints().value(), IsEmpty());
+  EXPECT_THAT(store_->checkpoints().value().entries, IsEmpty());
   EXPECT_EQ(store_->get(info("a").path, false).status().code(), Errc::kNotFound);
 }
 
@@ -211,7 +212,7 @@ TEST_F(DiskStoreTest, WhatAKilledServerLeftIsCleared) {
   fs::create_directories(root() / "abc.train.0" / "incomplete" / "b");
   std::ofstream(root() / "abc.train.0" / "incomplete" / "b" / "adapter_config.json") << "{";
   open();
-  EXPECT_EQ(store_->checkpoints().value().size(), 1U);
+  EXPECT_EQ(store_->checkpoints().value().entries.size(), 1U);
   ASSERT_TRUE(store_->runs().ok());
   EXPECT_FALSE(fs::exists(root() / "abc.train.0" / "incomplete"));
 }
@@ -228,7 +229,7 @@ TEST_F(DiskStoreTest, AServerThatEndsWhileItReplacesLosesNoCheckpoint) {
         confirmed_before(at, [&](auto& store) { return store.put(info("a"), state(2), {}).ok(); });
     const auto listed = store_->checkpoints();
     ASSERT_TRUE(listed.ok()) << at << ": " << listed.status().to_string();
-    ASSERT_EQ(listed.value().size(), 1U) << at;
+    ASSERT_EQ(listed.value().entries.size(), 1U) << at;
     ASSERT_TRUE(store_->runs().ok()) << at;
     const auto kept = store_->get(info("a").path, true);
     ASSERT_TRUE(kept.ok()) << at << ": " << kept.status().to_string();
@@ -252,7 +253,7 @@ TEST_F(DiskStoreTest, AServerThatEndsWhileItRemovesLeavesAllOrNothing) {
         confirmed_before(at, [&](auto& store) { return store.remove(info("a").path).ok(); });
     const auto listed = store_->checkpoints();
     ASSERT_TRUE(listed.ok()) << at << ": " << listed.status().to_string();
-    if (!listed.value().empty()) {
+    if (!listed.value().entries.empty()) {
       EXPECT_FALSE(confirmed) << at;
       EXPECT_TRUE(store_->get(info("a").path, true).ok()) << at;
     }
@@ -288,14 +289,38 @@ TEST_F(DiskStoreTest, AFullDiskKeepsWhatItHasAndGivesBackTheRest) {
   EXPECT_GT(failures, 10);
 }
 
-TEST_F(DiskStoreTest, DamagedFilesAreNamed) {
+TEST_F(DiskStoreTest, DamagedEntriesAreNamedAndHideNoOthers) {
   ASSERT_TRUE(store_->put(info("a"), state(1), {}).ok());
-  const fs::path file = root() / "abc.train.0" / "weights" / "a" / "checkpoint.json";
-  std::ofstream(file) << R"({"path": "tinker://x"})";
-  EXPECT_THAT(store_->checkpoints().status().message(),
-              HasSubstr("abc.train.0/weights/a/checkpoint.json: path: must be"));
-  std::ofstream(file) << "{";
-  EXPECT_FALSE(store_->checkpoints().ok());
+  ASSERT_TRUE(store_->put(info("b"), state(1), {}).ok());
+  ASSERT_TRUE(store_->put(info("c"), state(1), {}).ok());
+  const fs::path weights = root() / "abc.train.0" / "weights";
+  std::ofstream(weights / "b" / "checkpoint.json") << "{";
+  std::ofstream(weights / "c" / "checkpoint.json") << R"({"path": "tinker://x"})";
+  std::ofstream(weights / "file") << "stray";
+  std::ofstream(root() / "abc.train.0" / "run.json") << "[";
+  fs::create_directories(root() / "junk" / "other");
+  std::ofstream(root() / "junk" / "weights") << "no folder";
+  fs::create_symlink(root() / "loop", root() / "loop");
+  const auto listed = store_->checkpoints();
+  ASSERT_TRUE(listed.ok()) << listed.status().to_string();
+  ASSERT_EQ(listed.value().entries.size(), 1U);
+  EXPECT_EQ(listed.value().entries[0].path.name, "a");
+  const auto& damaged = listed.value().damaged;
+  ASSERT_EQ(damaged.size(), 5U);
+  EXPECT_EQ(damaged[0].id, to_text(info("b").path));
+  EXPECT_THAT(damaged[0].reason, StartsWith("abc.train.0/weights/b/checkpoint.json: not JSON"));
+  EXPECT_EQ(damaged[1].id, to_text(info("c").path));
+  EXPECT_THAT(damaged[1].reason,
+              StartsWith("abc.train.0/weights/c/checkpoint.json: path: must be"));
+  EXPECT_THAT(damaged[2].reason, HasSubstr("abc.train.0/weights/file"));
+  EXPECT_THAT(damaged[3].reason, HasSubstr("junk/weights"));
+  EXPECT_THAT(damaged[4].reason, HasSubstr("loop"));
+  const auto runs = store_->runs();
+  ASSERT_TRUE(runs.ok()) << runs.status().to_string();
+  ASSERT_EQ(runs.value().damaged.size(), 1U);
+  EXPECT_EQ(runs.value().damaged[0].id, "abc:train:0");
+  EXPECT_EQ(store_->get(info("b").path, true).status().code(), Errc::kCorruptData);
+  EXPECT_TRUE(store_->remove(info("b").path).ok());
 }
 
 TEST_F(DiskStoreTest, ErrorsNameNoPathOfTheServer) {
@@ -315,10 +340,11 @@ TEST_F(DiskStoreTest, ErrorsNameNoPathOfTheServer) {
   ASSERT_TRUE(store_->put(a, state(1), {}).ok());
   std::ofstream(root() / "abc.train.0" / "weights" / "a" / "checkpoint.json") << "{";
   std::ofstream(root() / "abc.train.0" / "run.json") << "[]";
-  for (const Status& error : {store_->get(a.path, true).status(), store_->put_info(a),
-                              store_->checkpoints().status(), store_->runs().status()}) {
-    EXPECT_FALSE(error.ok());
-    EXPECT_THAT(error.message(), Not(HasSubstr(folder_.path().string())));
+  for (const std::string& message :
+       {store_->get(a.path, true).status().message(), store_->put_info(a).message(),
+        store_->checkpoints().value().damaged.at(0).reason,
+        store_->runs().value().damaged.at(0).reason}) {
+    EXPECT_THAT(message, Not(HasSubstr(folder_.path().string())));
   }
   fs::remove_all(root());
   EXPECT_FALSE(store_->checkpoints().ok());

@@ -116,17 +116,18 @@ public:
 /// Keeps checkpoints in memory.
 class MemoryStore final : public tinker::CheckpointStore {
 public:
-  Result<std::vector<tinker::CheckpointInfo>> checkpoints() override {
-    std::vector<tinker::CheckpointInfo> out;
+  Result<tinker::Listing<tinker::CheckpointInfo>> checkpoints() override {
+    tinker::Listing<tinker::CheckpointInfo> out;
+    out.damaged = damaged;
     for (const auto& [path, entry] : entries) {
-      out.push_back(entry.first);
+      out.entries.push_back(entry.first);
     }
     return out;
   }
-  Result<std::vector<tinker::RunInfo>> runs() override {
-    std::vector<tinker::RunInfo> out;
+  Result<tinker::Listing<tinker::RunInfo>> runs() override {
+    tinker::Listing<tinker::RunInfo> out;
     for (const auto& [id, run] : all_runs) {
-      out.push_back(run);
+      out.entries.push_back(run);
     }
     return out;
   }
@@ -157,7 +158,11 @@ public:
     return state;
   }
   Status remove(const tinker::CheckpointPath& path) override {
-    return entries.erase(path) > 0 ? Status() : Status(Errc::kNotFound, "no such checkpoint");
+    const std::size_t removed =
+        entries.erase(path) + std::erase_if(damaged, [&](const tinker::DamagedEntry& one) {
+          return one.id == to_text(path);
+        });
+    return removed > 0 ? Status() : Status(Errc::kNotFound, "no such checkpoint");
   }
   Result<std::vector<tinker::CheckpointFile>> files(
       const tinker::CheckpointPath& /*path*/) override {
@@ -170,6 +175,7 @@ public:
   }
 
   std::map<tinker::CheckpointPath, std::pair<tinker::CheckpointInfo, tinker::JobState>> entries;
+  std::vector<tinker::DamagedEntry> damaged;
   Status next_run_failure;  // of the next `put_run`
   std::map<std::string, tinker::RunInfo> all_runs;
 };

@@ -39,6 +39,7 @@ protected:
       EXPECT_FALSE(sent_.contains(exchange)) << "two responses to one exchange";
       sent_[exchange] = std::move(response);
     };
+    deps.warn = [this](const std::string& line) { warnings_.push_back(line); };
     deps.now = [this] { return now_; };
     deps.unix_time = [this] {
       return 1'000'000 +
@@ -176,6 +177,7 @@ protected:
   Caller caller_;  // of all requests that follow
   std::map<ExchangeId, HttpResponse> sent_;
   std::unique_ptr<tinker::Service> service_;
+  std::vector<std::string> warnings_;
   TimePoint now_{};
   ExchangeId exchange_ = 0;
   std::uint64_t random_ = 0;

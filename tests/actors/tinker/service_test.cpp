@@ -355,6 +355,39 @@ TEST_F(TinkerServiceTest, AServerThatStartsAgainHasTheCheckpointsOfTheStore) {
   EXPECT_EQ(ask(tinker::GetRun{model})["training_run_id"], model);
 }
 
+TEST_F(TinkerServiceTest, ADamagedCheckpointHidesNoOthers) {
+  const std::string model = new_model(new_session());
+  ask(save(model, 1, CheckpointKind::kTraining, "a"));
+  backend_.run();
+  const tinker::CheckpointPath bad{"abc:train:0", CheckpointKind::kTraining, "b"};
+  store_.damaged = {{to_text(bad), "abc.train.0/weights/b/checkpoint.json: not JSON"},
+                    {"abc:train:0", "abc.train.0/run.json: not JSON"},
+                    {"", "loop: is not a folder"}};
+  start();
+  ASSERT_EQ(warnings_.size(), 3U);
+  EXPECT_THAT(warnings_[2], HasSubstr("loop: is not a folder"));
+  EXPECT_EQ(ask(tinker::ListCheckpoints{std::nullopt, {0, 100}})["checkpoints"].size(), 1U);
+  EXPECT_EQ(ask(tinker::ListRuns{})["training_runs"].size(), 1U);
+  ask(tinker::GetRun{"abc:train:0"}, 500);
+  const json error = ask(tinker::GetWeightsInfo{bad}, 500)["error"];
+  EXPECT_THAT(std::string(error["message"]), HasSubstr("b/checkpoint.json: not JSON"));
+  const std::string session = new_session();
+  const std::string other = new_model(session);
+  tinker::LoadWeights load;
+  load.path = bad;
+  load.turn = tinker::QueueTurn{other, 1};
+  const std::string request = ask(load)["request_id"];
+  backend_.run();
+  EXPECT_EQ(result(request)["category"], "server");
+  load.path = {model, CheckpointKind::kTraining, "a"};
+  load.turn = std::nullopt;
+  load.session_id = session;
+  load.model_seq_id = 1;
+  ask(load);
+  ask(tinker::DeleteCheckpoint{bad});
+  ask(tinker::GetWeightsInfo{bad}, 404);
+}
+
 TEST_F(TinkerServiceTest, LoadsIntoAnOpenModelIfItsModulesFit) {
   const std::string session = new_session();
   const std::string a = new_model(session, 0, 4);
