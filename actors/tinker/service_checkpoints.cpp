@@ -177,10 +177,14 @@ void Service::read_checkpoint(const CheckpointPath& path, bool with_optimizer,
 void Service::remove_checkpoint(const CheckpointPath& path, std::function<void(Status)> done) {
   checkpoints_.erase(path);
   forget_published(path);
-  damaged_.erase(to_text(path));
   const auto status = std::make_shared<Status>();
   deps_.run_work([store = deps_.store, path, status] { *status = store->remove(path); },
-                 [status, done = std::move(done)] { done(*status); });
+                 [this, path, status, done = std::move(done)] {
+                   if (status->ok()) {
+                     damaged_.erase(to_text(path));
+                   }
+                   done(*status);
+                 });
 }
 
 void Service::drop_expired() {
