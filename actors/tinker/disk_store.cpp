@@ -282,7 +282,8 @@ private:
       }
       Status status = info.status();
       if (status.code() == Errc::kNotFound) {
-        status = remove_tree(files_, folder, name);  // its removal was cut off
+        // Its removal was cut off.
+        status = remove_tree(files_, folder, name).with_context((folder / name).string());
       }
       if (!status.ok()) {
         out.damaged.push_back(damaged(to_text({run_of(run), kind, name}), status));

@@ -16,6 +16,9 @@ namespace {
 
 // How much later than expected a heartbeat may arrive before it counts as missed.
 constexpr auto kHeartbeatDelay = std::chrono::seconds(1);
+// The package asks again 10 times. With this time between, it still asks once the heartbeat of a
+// client that has just ended is missed.
+constexpr std::int64_t kRetrySeconds = 2;
 
 std::string text_of(std::size_t bytes) {
   return mebibytes_text(static_cast<std::int64_t>(bytes));
@@ -145,7 +148,8 @@ void Service::fail_without_room(ExchangeId exchange, const std::string& tenant,
        fact + "; end other sessions; a session without heartbeats makes room after " +
            std::to_string(seconds_of(deps_.limits.silent_time)) + " seconds",
        param});
-  response.headers.push_back({"retry-after", std::to_string(waits ? seconds_of(wait) : 1)});
+  response.headers.push_back(
+      {"retry-after", std::to_string(waits ? seconds_of(wait) : kRetrySeconds)});
   deps_.respond(exchange, std::move(response));
 }
 

@@ -305,7 +305,7 @@ TEST_F(TinkerServiceTest, ClientsAreToldWhenASilentSessionMakesRoom) {
   const std::string session = new_session();
   pass(std::chrono::seconds(5));  // the first session has missed no heartbeat
   const ExchangeId first = send(creation(session, 0, 10));
-  EXPECT_EQ(retry_after(first), "1");
+  EXPECT_EQ(retry_after(first), "2");
   pass(std::chrono::seconds(7));
   const ExchangeId second = send(creation(session, 0, 10));
   EXPECT_EQ(retry_after(second), "18");
