@@ -89,6 +89,7 @@ std::vector<Service::Removable> Service::idle_snapshots(const std::string& sessi
   }
   std::sort(idle.begin(), idle.end());
   std::vector<Removable> out;
+  out.reserve(idle.size());
   for (const auto& [last_used, id] : idle) {
     out.push_back({0, adapters_.at(id).bytes, [this, sampler = id] { end_sampler(sampler); }});
   }
