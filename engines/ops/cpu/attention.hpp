@@ -307,16 +307,18 @@ void add_values(const AttentionJob& job, const Workspace<Kind>& work, std::int64
   if (range.first > range.last) {
     return;
   }
+  // A page has no more features, even if the rows of `work` are padded further.
+  const std::int64_t columns = round_up(job.layout.head_dim);
   for (const std::int64_t end = first_row + rows; first_row < end;) {
     const std::int64_t count = next_rows(end - first_row);
     with_rows(count, [&]<int kRows>() {
       // With few rows, registers have room for more columns, whose sums are independent.
       constexpr int kWide = kRegisterFloats == 16 && kRows <= 4 ? 4 : kTileWidth;
       std::int64_t column = 0;
-      for (; column + kWide * kLanes <= work.width; column += kWide * kLanes) {
+      for (; column + kWide * kLanes <= columns; column += kWide * kLanes) {
         add_values_tile<kRows, kWide>(job, work, first_row, column, range);
       }
-      for (; column < work.width; column += kLanes) {
+      for (; column < columns; column += kLanes) {
         add_values_tile<kRows, 1>(job, work, first_row, column, range);
       }
     });
