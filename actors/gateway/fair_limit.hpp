@@ -31,11 +31,19 @@ public:
   FairLimit() = default;
   FairLimit(std::size_t limit, Tenancy tenancy) : limit_(limit), tenancy_(tenancy) {}
 
-  /// Returns whether `tenant` may hold `amount` more.
+  /// Returns whether `tenant` may hold `amount` more. Nothing more always fits.
   [[nodiscard]] bool fits(const std::string& tenant, std::size_t amount) const {
+    return amount <= left(tenant);
+  }
+  /// Returns the most that `tenant` may hold in addition.
+  [[nodiscard]] std::size_t left(const std::string& tenant) const {
     const std::size_t free = limit_ - total_;
-    const bool fair = tenancy_ == Tenancy::kOne || held_by(tenant) + amount <= free;
-    return amount <= free && fair;
+    const std::size_t held = tenancy_ == Tenancy::kOne ? 0 : held_by(tenant);
+    return free - (held < free ? held : free);
+  }
+  /// Returns the part of the limit that a tenant fills if no other holds anything.
+  [[nodiscard]] std::size_t largest() const noexcept {
+    return limit_ / (tenancy_ == Tenancy::kOne ? 1 : 2);
   }
   /// Adds to what `tenant` holds. Requires `fits`.
   void take(const std::string& tenant, std::size_t amount);

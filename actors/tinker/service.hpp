@@ -370,9 +370,6 @@ private:
   void fail_turn(const std::string& model_id, std::int64_t seq_id, const Status& status);
 
   // service_memory.cpp
-  [[nodiscard]] std::size_t memory_left(const std::string& tenant) const;
-  /// Returns the most that one request of a tenant can ever get.
-  [[nodiscard]] std::size_t largest_share() const;
   /// Returns what the snapshot takes that a request asks for; 0 if `save` is null or asks for none.
   [[nodiscard]] std::size_t snapshot_bytes_of(const Model& model, const SaveWeights* save) const;
   [[nodiscard]] std::vector<Removable> silent_sessions(const std::string& tenant);

@@ -30,17 +30,6 @@ std::int64_t seconds_of(Duration duration) {
 
 }  // namespace
 
-// Both follow from the rule of `FairLimit`.
-std::size_t Service::memory_left(const std::string& tenant) const {
-  const std::size_t free = deps_.limits.max_model_bytes - model_bytes_.total();
-  const std::size_t held =
-      deps_.tenancy == Tenancy::kOne ? 0 : std::min(free, model_bytes_.held_by(tenant));
-  return free - held;
-}
-std::size_t Service::largest_share() const {
-  return deps_.limits.max_model_bytes / (deps_.tenancy == Tenancy::kOne ? 1 : 2);
-}
-
 std::size_t Service::snapshot_bytes_of(const Model& model, const SaveWeights* save) const {
   return save != nullptr && !save->name && deps_.snapshot_bytes
              ? deps_.snapshot_bytes(model.run.lora)
@@ -101,9 +90,7 @@ bool Service::make_room(const std::string& tenant, std::size_t models, std::size
   FairLimit models_then = open_models_;
   FairLimit bytes_then = model_bytes_;
   const auto fits = [&] {
-    // Even nothing more does not fit for a tenant that holds more than is free.
-    return (models == 0 || models_then.fits(tenant, models)) &&
-           (bytes == 0 || bytes_then.fits(tenant, bytes));
+    return models_then.fits(tenant, models) && bytes_then.fits(tenant, bytes);
   };
   std::size_t ended = 0;
   for (; ended < removable.size() && !fits(); ++ended) {
@@ -125,7 +112,7 @@ std::string Service::memory_text(const std::string& tenant) const {
     models += model.tenant == tenant ? model.bytes : 0;
   }
   const std::size_t held = model_bytes_.held_by(tenant);
-  return text_of(memory_left(tenant)) + " are left: models take " + text_of(models) +
+  return text_of(model_bytes_.left(tenant)) + " are left: models take " + text_of(models) +
          " and snapshots " + text_of(held - std::min(held, models));
 }
 

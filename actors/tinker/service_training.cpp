@@ -57,12 +57,12 @@ void Service::add_model(ExchangeId exchange, const NewModel& request, RunInfo ru
   const std::size_t bytes = deps_.model_bytes ? deps_.model_bytes(run.lora) : 0;
   const std::string needs = "lora_config: a model of rank " + std::to_string(run.lora.rank) +
                             " takes " + mebibytes_text(static_cast<std::int64_t>(bytes));
-  if (bytes > largest_share()) {
-    fail(exchange,
-         {400,
-          needs + ", and all models may take " +
-              mebibytes_text(static_cast<std::int64_t>(largest_share())) + "; choose a lower rank",
-          "lora_config"});
+  if (bytes > model_bytes_.largest()) {
+    fail(exchange, {400,
+                    needs + ", and all models may take " +
+                        mebibytes_text(static_cast<std::int64_t>(model_bytes_.largest())) +
+                        "; choose a lower rank",
+                    "lora_config"});
     return;
   }
   if (!make_room(session->tenant, 1, bytes, silent_sessions(session->tenant))) {
@@ -217,7 +217,7 @@ void Service::enqueue(ExchangeId exchange, const QueueTurn& turn, Op op) {
     return;
   }
   const std::size_t bytes = turn.seq_id == model.queue.next() ? 0 : bytes_of(op);
-  if (bytes > 0 && !waiting_bytes_.fits(model.tenant, bytes)) {
+  if (!waiting_bytes_.fits(model.tenant, bytes)) {
     fail(exchange,
          {429, "too many requests of the server or its tenant wait for others before them"});
     return;

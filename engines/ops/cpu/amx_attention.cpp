@@ -90,117 +90,81 @@ TileRows values_tile(const AttentionJob& job, std::int64_t position, std::int64_
   return {copy, kLanes};
 }
 
-// Multiplies the rows of A (at most 32, `a_row` elements apart) with the right operands.
-void multiply(const Rounded* a, std::int64_t a_row, bool lower, const TileRows& left,
-              const TileRows* right) {
-  finish_writes(left.first);
-  _tile_loadd(6, left.first, left.row * 4);
-  _tile_loadd(4, a, a_row * 2);
-  _tile_dpbf16ps(0, 4, 6);
-  if (right != nullptr) {
-    finish_writes(right->first);
-    _tile_loadd(7, right->first, right->row * 4);
-    _tile_dpbf16ps(1, 4, 7);
-  }
+// Calls f.template operator()<kLower, kRight>().
+template <class F>
+void with_halves(bool lower, bool right, F f) {
   if (lower) {
-    _tile_loadd(5, a + kAmxRows * a_row, a_row * 2);
-    _tile_dpbf16ps(2, 5, 6);
-    if (right != nullptr) {
-      _tile_dpbf16ps(3, 5, 7);
-    }
+    right ? f.template operator()<true, true>() : f.template operator()<true, false>();
+  } else {
+    right ? f.template operator()<false, true>() : f.template operator()<false, false>();
   }
 }
 
-// Sums of at most 32 rows in memory, `row` floats apart: one or two tiles wide.
-struct Sums {
-  float* first = nullptr;
-  std::int64_t row = 0;
-  bool right = false;
-  bool lower = false;
-
-  void load() const {
-    finish_writes(first);
-    float* below = first + kAmxRows * row;
-    _tile_loadd(0, first, row * 4);
-    if (right) {
-      _tile_loadd(1, first + kLanes, row * 4);
-    }
-    if (lower) {
-      _tile_loadd(2, below, row * 4);
-      if (right) {
-        _tile_loadd(3, below + kLanes, row * 4);
-      }
-    }
-  }
-  void store() const {
-    float* below = first + kAmxRows * row;
-    _tile_stored(0, first, row * 4);
-    if (right) {
-      _tile_stored(1, first + kLanes, row * 4);
-    }
-    if (lower) {
-      _tile_stored(2, below, row * 4);
-      if (right) {
-        _tile_stored(3, below + kLanes, row * 4);
-      }
-    }
-    finish_writes(first);
-  }
-};
+// Multiplies the rows at `a`, `a_row` elements apart, with one or two right operands of the same
+// shape. Both are tiles of pages, or both are copies.
+template <bool kLower, bool kRight>
+void multiply(const Rounded* a, std::int64_t a_row, const TileRows& left, const TileRows& right) {
+  finish_writes(left.first);
+  finish_writes(right.first);
+  add_step<kLower, kRight>({a, a + kAmxRows * a_row, a_row * 2},
+                           {left.first, right.first, left.row * 4});
+}
 
 // Computes the scores of at most 32 rows from `row` on for one or two groups of sixteen positions.
+template <bool kLower, bool kRight>
 void score(const AttentionJob& job, const Workspace<TilePairs>& work, std::int64_t row,
-           std::int64_t position, bool right, bool lower) {
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
+           std::int64_t position) {
+  clear_sums();
   for (std::int64_t feature = 0; feature < work.width; feature += kAmxDepth) {
     alignas(64) Pair copies[2][kAmxRows * kPositions];
-    const TileRows first = keys_tile(job, position, feature, copies[0]);
-    const TileRows second =
-        right ? keys_tile(job, position + kPositions, feature, copies[1]) : TileRows{};
+    const TileRows left = keys_tile(job, position, feature, copies[0]);
+    const TileRows right =
+        kRight ? keys_tile(job, position + kPositions, feature, copies[1]) : TileRows{};
     if (reads_once(job)) {  // the values of a page follow its keys
-      first.prefetch(kAmxRows, job.layout.key_units());
-      if (right) {
-        second.prefetch(kAmxRows, job.layout.key_units());
-      }
+      left.prefetch(kAmxRows, job.layout.key_units());
+      right.prefetch(kRight ? kAmxRows : 0, job.layout.key_units());
     }
-    multiply(work.q + row * work.width + feature, work.width, lower, first,
-             right ? &second : nullptr);
+    multiply<kLower, kRight>(work.q + row * work.width + feature, work.width, left, right);
   }
-  Sums{work.scores + row * work.columns + position - work.origin, work.columns, right, lower}
-      .store();
+  SumTiles{work.scores + row * work.columns + position - work.origin, work.columns, kLanes,
+           kAmxRows * work.columns}
+      .store<kLower, kRight>();
 }
 
-// Adds the values of the positions [first, end), multiples of 16, to `rows` rows from `row` on.
-void add_blocks(const AttentionJob& job, const Workspace<TilePairs>& work, std::int64_t row,
-                std::int64_t rows, std::int64_t first, std::int64_t end) {
+// Adds sixteen or 32 features, from `feature` on, of the values of the positions [first, end),
+// multiples of 16, to at most 32 rows from `row` on.
+template <bool kLower, bool kRight>
+void add_features(const AttentionJob& job, const Workspace<TilePairs>& work, std::int64_t row,
+                  std::int64_t feature, RowRange positions) {
   const std::int64_t ahead =
       reads_once(job) && continues(job) ? job.layout.head_units() - job.layout.key_units() : 0;
-  for (const std::int64_t last = row + rows; row < last; row += kBlockRows) {
-    const std::int64_t count = smaller(kBlockRows, last - row);
-    const bool lower = count > kAmxRows;
+  const SumTiles sums{work.sums + row * work.width + feature, work.width, kLanes,
+                      kAmxRows * work.width};
+  sums.load<kLower, kRight>();
+  for (std::int64_t at = positions.first; at < positions.end; at += kPositions) {
+    alignas(64) Pair copies[2][kPositions / 2 * kLanes];
+    const TileRows left = values_tile(job, at, feature, copies[0]);
+    const TileRows right = kRight ? values_tile(job, at, feature + kLanes, copies[1]) : TileRows{};
+    if (ahead > 0) {
+      left.prefetch(kPositions / 2, ahead);
+      right.prefetch(kRight ? kPositions / 2 : 0, ahead);
+    }
+    multiply<kLower, kRight>(work.weights(row, at), work.weight_stride(), left, right);
+  }
+  sums.store<kLower, kRight>();
+}
+
+// Adds the values of `positions`, multiples of 16, to `rows`.
+void add_blocks(const AttentionJob& job, const Workspace<TilePairs>& work, RowRange rows,
+                RowRange positions) {
+  for (std::int64_t row = rows.first; row < rows.end; row += kBlockRows) {
+    const std::int64_t count = smaller(kBlockRows, rows.end - row);
     configure_tiles(count, kPositions);
     for (std::int64_t c = 0; c < job.layout.head_dim; c += 2 * kLanes) {
-      const bool right = c + kLanes < job.layout.head_dim;
-      const Sums sums{work.sums + row * work.width + c, work.width, right, lower};
-      sums.load();
-      for (std::int64_t position = first; position < end; position += kPositions) {
-        alignas(64) Pair copies[2][kPositions / 2 * kLanes];
-        const TileRows left = values_tile(job, position, c, copies[0]);
-        const TileRows second =
-            right ? values_tile(job, position, c + kLanes, copies[1]) : TileRows{};
-        if (ahead > 0) {
-          left.prefetch(kPositions / 2, ahead);
-          if (right) {
-            second.prefetch(kPositions / 2, ahead);
-          }
-        }
-        multiply(work.weights(row, position), work.weight_stride(), lower, left,
-                 right ? &second : nullptr);
-      }
-      sums.store();
+      with_halves(count > kAmxRows, c + kLanes < job.layout.head_dim,
+                  [&]<bool kLower, bool kRight>() {
+                    add_features<kLower, kRight>(job, work, row, c, positions);
+                  });
     }
   }
 }
@@ -231,7 +195,8 @@ inline void compute_scores(const AttentionJob& job, const Workspace<TilePairs>& 
     const std::int64_t last = job.first_position + (row + rows - 1) / job.ratio;
     configure_tiles(rows);
     for (std::int64_t at = round_down(first.first); at <= last; at += 2 * kPositions) {
-      score(job, work, row, at, at + kPositions <= last, rows > kAmxRows);
+      with_halves(rows > kAmxRows, at + kPositions <= last,
+                  [&]<bool kLower, bool kRight>() { score<kLower, kRight>(job, work, row, at); });
     }
   }
 }
@@ -269,8 +234,7 @@ inline void add_all_values(const AttentionJob& job, const Workspace<TilePairs>& 
       }
     }
     if (tokens.first < tokens.end) {
-      add_blocks(job, work, tokens.first * job.ratio, (tokens.end - tokens.first) * job.ratio,
-                 group, next);
+      add_blocks(job, work, {tokens.first * job.ratio, tokens.end * job.ratio}, {group, next});
     }
     group = next;
   }

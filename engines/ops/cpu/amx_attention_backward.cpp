@@ -5,6 +5,7 @@
 // the gradients of outputs that are summed over rows. A sum over rows is transposed here: its left
 // operand is the queries by column, and the gradients of keys and values are kept in panels of
 // sixteen positions, each features x 16.
+#include <cstddef>
 #include <cstdint>
 #include <immintrin.h>
 
@@ -26,64 +27,25 @@ namespace {
 constexpr std::int64_t kStep = kAmxDepth;
 constexpr std::int64_t kHalf = kAmxRows;
 
-/// A matrix in memory that is read or written a tile at a time. Distances are in bytes.
-struct TileMatrix {
+// A left or right operand in memory, a pair of tiles in each step. Distances are in bytes.
+struct Steps {
   const void* first = nullptr;
   std::int64_t row_bytes = 0;
-  std::int64_t second =
-      0;                  // from a tile to the one beside it (right operand, sums) or below (left)
-  std::int64_t step = 0;  // from a tile to that of the next step of the depth
+  std::int64_t second = 0;  // to the other tile of a step
+  std::int64_t step = 0;    // to the next step of the depth
 
-  [[nodiscard]] const std::byte* at(std::int64_t offset) const {
-    return static_cast<const std::byte*>(first) + offset;
+  [[nodiscard]] OperandTiles at(std::int64_t k) const {
+    const auto* tile = static_cast<const std::byte*>(first) + k * step;
+    return {tile, tile + second, row_bytes};
   }
 };
 
-// Adds the products of 32 rows of `a` with 32 columns of `b` to tiles 0 to 3, in steps of 32
-// elements.
-inline void add_products(const TileMatrix& a, const TileMatrix& b, std::int64_t steps) {
-  std::int64_t at_a = 0;
-  std::int64_t at_b = 0;
-  for (std::int64_t k = 0; k < steps; ++k, at_a += a.step, at_b += b.step) {
-    _tile_loadd(6, b.at(at_b), b.row_bytes);
-    _tile_loadd(4, a.at(at_a), a.row_bytes);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, b.at(at_b + b.second), b.row_bytes);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, a.at(at_a + a.second), a.row_bytes);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
+// Adds the products of 32 rows of `a` with 32 columns of `b`, in steps of 32 elements.
+inline void add_products(const Steps& a, const Steps& b, std::int64_t steps) {
+  for (std::int64_t k = 0; k < steps; ++k) {
+    add_step<true, true>(a.at(k), b.at(k));
   }
 }
-
-// 32 x 32 sums: sixteen rows of two tiles, and sixteen rows `lower` floats further on.
-struct Sums {
-  float* first = nullptr;
-  std::int64_t row = 0;    // floats between rows
-  std::int64_t right = 0;  // floats to the tile beside
-  std::int64_t lower = 0;
-
-  void clear() const {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  }
-  void load() const {
-    finish_writes(first);
-    _tile_loadd(0, first, row * 4);
-    _tile_loadd(1, first + right, row * 4);
-    _tile_loadd(2, first + lower, row * 4);
-    _tile_loadd(3, first + lower + right, row * 4);
-  }
-  void store() const {
-    _tile_stored(0, first, row * 4);
-    _tile_stored(1, first + right, row * 4);
-    _tile_stored(2, first + lower, row * 4);
-    _tile_stored(3, first + lower + right, row * 4);
-    finish_writes(first);
-  }
-};
 
 }  // namespace
 
@@ -177,14 +139,14 @@ inline void multiply_transposed(const AttentionBackwardJob& in, const TileWorksp
                                 const Pair* transposed, float* to) {
   finish_writes(from);
   for (std::int64_t column = block.first; column < block.end; column += kStep) {
-    const TileMatrix b{transposed + column * work.feature_units, kAmxRowBytes,
-                       kLanes * work.feature_units * 4, kHalf * kAmxRowBytes};
+    const Steps b{transposed + column * work.feature_units, kAmxRowBytes,
+                  kLanes * work.feature_units * 4, kHalf * kAmxRowBytes};
     for (std::int64_t row = first_row<TilePairs>(in, tile, column); row < tile.rows; row += kStep) {
-      const Sums sums{to + row * kBlock + column - block.first, kBlock, kLanes, kHalf * kBlock};
-      sums.clear();
+      const SumTiles sums{to + row * kBlock + column - block.first, kBlock, kLanes, kHalf * kBlock};
+      clear_sums();
       add_products({from + row * work.width, work.width * 2, kHalf * work.width * 2, kStep * 2}, b,
                    work.width / kStep);
-      sums.store();
+      sums.store<true, true>();
     }
   }
 }
@@ -200,13 +162,13 @@ inline void add_to_queries(const TileWorkspace& work, const QueryTile& tile, con
       continue;
     }
     for (std::int64_t c = 0; c < work.width; c += kStep) {
-      const Sums sums{work.dq + row * work.width + c, work.width, kLanes, kHalf * work.width};
-      sums.load();
+      const SumTiles sums{work.dq + row * work.width + c, work.width, kLanes, kHalf * work.width};
+      sums.load<true, true>();
       add_products({work.dscores + row * kBlock, kBlock * 2, kHalf * kBlock * 2, kStep * 2},
                    {work.keys + block.first / 2 * work.width + c, work.width * 4, kLanes * 4,
                     kHalf * work.width * 4},
                    (seen + kStep - 1) / kStep);
-      sums.store();
+      sums.store<true, true>();
     }
   }
 }
@@ -223,15 +185,15 @@ inline void add_to_positions(const AttentionBackwardJob& in, const TileWorkspace
       continue;
     }
     for (std::int64_t c = 0; c < work.width; c += kStep) {
-      const Sums sums{to + column * work.width + c * kLanes, kLanes, kLanes * work.width,
-                      kHalf * kLanes};
-      sums.load();
+      const SumTiles sums{to + column * work.width + c * kLanes, kLanes, kLanes * work.width,
+                          kHalf * kLanes};
+      sums.load<true, true>();
       add_products({from + row / 2 * work.width + c * kHalf, kAmxRowBytes, kHalf * kAmxRowBytes,
                     kHalf * work.width * 4},
                    {pairs + row / 2 * kBlock + column - block.first, kBlock * 4, kLanes * 4,
                     kHalf * kBlock * 4},
                    (tile.rows - row + kStep - 1) / kStep);
-      sums.store();
+      sums.store<true, true>();
     }
   }
 }

@@ -31,13 +31,6 @@ constexpr std::int64_t kResidentBytes = std::int64_t{1} << 20U;
 // multiply so fast that small groups would wait for the rows.
 constexpr std::int64_t kMadePanelBytes = std::int64_t{768} * 1024;
 
-// The tile registers: sums of the upper rows (0, 1) and of the lower rows (2, 3) with two panels, x
-// (4: upper rows, 5: lower rows), and two panels (6, 7). The compiler needs literals.
-//
-//        6  7
-//   4    0  1
-//   5    2  3
-
 // Memory that a block of tiles prefetches into the second-level cache, an equal part in each step.
 struct Ahead {
   const std::byte* next = nullptr;
@@ -76,26 +69,10 @@ struct Operands {
   std::int64_t x_stride = 0;  // elements
   const std::uint16_t* panels = nullptr;
   std::int64_t panel_stride = 0;  // elements
-};
 
-template <int kHalves, int kPanels>
-[[gnu::always_inline]] inline void add_step(const Operands& in) {
-  const std::int64_t x_bytes = in.x_stride * 2;
-  _tile_loadd(6, in.panels, kAmxRowBytes);
-  _tile_loadd(4, in.x, x_bytes);
-  _tile_dpbf16ps(0, 4, 6);
-  if constexpr (kPanels == 2) {
-    _tile_loadd(7, in.panels + in.panel_stride, kAmxRowBytes);
-    _tile_dpbf16ps(1, 4, 7);
-  }
-  if constexpr (kHalves == 2) {
-    _tile_loadd(5, in.x + kAmxRows * in.x_stride, x_bytes);
-    _tile_dpbf16ps(2, 5, 6);
-    if constexpr (kPanels == 2) {
-      _tile_dpbf16ps(3, 5, 7);
-    }
-  }
-}
+  [[nodiscard]] OperandTiles left() const { return {x, x + kAmxRows * x_stride, x_stride * 2}; }
+  [[nodiscard]] OperandTiles right() const { return {panels, panels + panel_stride, kAmxRowBytes}; }
+};
 
 // Adds the last step of a depth that is not a multiple of `kAmxDepth`, from zero-padded copies.
 template <int kHalves, int kPanels>
@@ -112,7 +89,8 @@ template <int kHalves, int kPanels>
   }
   finish_writes(x);
   finish_writes(panels);
-  add_step<kHalves, kPanels>({x, kAmxDepth, panels, kStepElements});
+  const Operands padded{x, kAmxDepth, panels, kStepElements};
+  add_step<kHalves == 2, kPanels == 2>(padded.left(), padded.right());
 }
 
 // Stores the tile register `kTile`, one of the sums.
@@ -151,16 +129,13 @@ template <int kHalves, int kPanels>
   Operands in{static_cast<const std::uint16_t*>(job.x) + row * job.x_stride, job.x_stride,
               static_cast<const std::uint16_t*>(job.panels) + panel * job.panel_stride,
               job.panel_stride};
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
+  clear_sums();
   std::int64_t left = job.depth;
   Results results{job.y + row * job.y_stride + panel * kPanel, job.y_stride, rows};
   for (; left >= kAmxDepth; left -= kAmxDepth) {
     ahead.prefetch();
     results.prefetch<kPanels>();
-    add_step<kHalves, kPanels>(in);
+    add_step<kHalves == 2, kPanels == 2>(in.left(), in.right());
     in.x += kAmxDepth;
     in.panels += kStepElements;
   }

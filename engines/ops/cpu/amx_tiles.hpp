@@ -47,6 +47,86 @@ inline void configure_tiles(std::int64_t rows, std::int64_t depth = kAmxDepth) {
   _tile_loadconfig(&config);
 }
 
+// A block of sums is tiles 0 and 1 (upper rows) and 2 and 3 (lower rows):
+//
+//        6  7
+//   4    0  1
+//   5    2  3
+//
+// A template parameter says whether the lower rows and the right columns exist. The compiler needs
+// the numbers of tiles as literals.
+
+/// The two tiles of an operand in memory: the upper and the lower rows of a left one, the left and
+/// the right columns of a right one. `second` may be null if the block has no such half.
+struct OperandTiles {
+  const void* first = nullptr;
+  const void* second = nullptr;
+  std::int64_t row_bytes = 0;  // from one row of a tile to the next
+};
+
+/// Adds one step of a product to the sums.
+template <bool kLower, bool kRight>
+[[gnu::always_inline]] inline void add_step(const OperandTiles& a, const OperandTiles& b) {
+  _tile_loadd(6, b.first, b.row_bytes);
+  _tile_loadd(4, a.first, a.row_bytes);
+  _tile_dpbf16ps(0, 4, 6);
+  if constexpr (kRight) {
+    _tile_loadd(7, b.second, b.row_bytes);
+    _tile_dpbf16ps(1, 4, 7);
+  }
+  if constexpr (kLower) {
+    _tile_loadd(5, a.second, a.row_bytes);
+    _tile_dpbf16ps(2, 5, 6);
+    if constexpr (kRight) {
+      _tile_dpbf16ps(3, 5, 7);
+    }
+  }
+}
+
+inline void clear_sums() {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+}
+
+/// Where a block of sums is in memory. Distances are in floats.
+struct SumTiles {
+  float* first = nullptr;
+  std::int64_t row = 0;    // from one row of a tile to the next
+  std::int64_t right = 0;  // to the tile beside
+  std::int64_t lower = 0;  // to the tile below
+
+  template <bool kLower, bool kRight>
+  void load() const {
+    finish_writes(first);
+    _tile_loadd(0, first, row * 4);
+    if constexpr (kRight) {
+      _tile_loadd(1, first + right, row * 4);
+    }
+    if constexpr (kLower) {
+      _tile_loadd(2, first + lower, row * 4);
+    }
+    if constexpr (kLower && kRight) {
+      _tile_loadd(3, first + lower + right, row * 4);
+    }
+  }
+  template <bool kLower, bool kRight>
+  void store() const {
+    _tile_stored(0, first, row * 4);
+    if constexpr (kRight) {
+      _tile_stored(1, first + right, row * 4);
+    }
+    if constexpr (kLower) {
+      _tile_stored(2, first + lower, row * 4);
+    }
+    if constexpr (kLower && kRight) {
+      _tile_stored(3, first + lower + right, row * 4);
+    }
+    finish_writes(first);
+  }
+};
+
 /// Attention over a bfloat16 cache with products in tile registers.
 struct TilePairs : Pairs {
   static constexpr std::int64_t kRowStep = kAmxDepth;

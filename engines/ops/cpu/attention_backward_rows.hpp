@@ -230,33 +230,36 @@ requires(Kind::kUnitElements == 2) void unpack_columns(const AttentionJob& job,
   }
 }
 
+/// Calls f(at, dk, dv, count) for each group of sixteen gradients of the keys and values that the
+/// window sees: `at` is its place in the rows of `work`, and `count` of the group exist at `dk` and
+/// `dv`.
+template <class Kind, class F>
+void for_each_gradient(const AttentionBackwardJob& in, const BackwardWorkspace<Kind>& work, F f) {
+  const Span seen = window_span(in.job);
+  for (std::int64_t position = seen.first; position <= seen.last; ++position) {
+    prefetch_gradients(in, position, seen.last);
+    for (std::int64_t c = 0; c < in.job.layout.head_dim; c += kLanes) {
+      f((position - work.origin) * work.width + c, in.dk + position * in.dk_stride + c,
+        in.dv + position * in.dv_stride + c, in.job.layout.head_dim - c);
+    }
+  }
+}
+
 /// Copy the gradients of all keys and values that the window sees to rows of `width` floats, and
 /// back after they have been added to.
 template <class Kind>
 void load_gradients(const AttentionBackwardJob& in, const BackwardWorkspace<Kind>& work) {
-  const Span seen = window_span(in.job);
-  for (std::int64_t position = seen.first; position <= seen.last; ++position) {
-    prefetch_gradients(in, position, seen.last);
-    const std::int64_t at = (position - work.origin) * work.width;
-    for (std::int64_t c = 0; c < in.job.layout.head_dim; c += kLanes) {
-      const std::int64_t count = in.job.layout.head_dim - c;
-      store(work.dk + at + c, load_some(in.dk + position * in.dk_stride + c, count));
-      store(work.dv + at + c, load_some(in.dv + position * in.dv_stride + c, count));
-    }
-  }
+  for_each_gradient(in, work, [&](std::int64_t at, float* dk, float* dv, std::int64_t count) {
+    store(work.dk + at, load_some(dk, count));
+    store(work.dv + at, load_some(dv, count));
+  });
 }
 template <class Kind>
 void store_gradients(const AttentionBackwardJob& in, const BackwardWorkspace<Kind>& work) {
-  const Span seen = window_span(in.job);
-  for (std::int64_t position = seen.first; position <= seen.last; ++position) {
-    prefetch_gradients(in, position, seen.last);
-    const std::int64_t at = (position - work.origin) * work.width;
-    for (std::int64_t c = 0; c < in.job.layout.head_dim; c += kLanes) {
-      const std::int64_t count = in.job.layout.head_dim - c;
-      store_some(in.dk + position * in.dk_stride + c, load(work.dk + at + c), count);
-      store_some(in.dv + position * in.dv_stride + c, load(work.dv + at + c), count);
-    }
-  }
+  for_each_gradient(in, work, [&](std::int64_t at, float* dk, float* dv, std::int64_t count) {
+    store_some(dk, load(work.dk + at), count);
+    store_some(dv, load(work.dv + at), count);
+  });
 }
 
 /// Copies the keys that the window sees, both untransposed and transposed, their values transposed,

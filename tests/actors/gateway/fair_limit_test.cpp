@@ -45,6 +45,17 @@ TEST(FairLimitTest, ATenantHoldsAtMostWhatIsFree) {
   EXPECT_EQ(fill(limit, "b"), 34U);
 }
 
+TEST(FairLimitTest, NothingMoreAlwaysFits) {
+  FairLimit limit(120, Tenancy::kSeveral);
+  EXPECT_EQ(limit.largest(), 60U);
+  EXPECT_EQ(limit.left("a"), 120U) << "at once";
+  limit.take("a", 100);
+  EXPECT_EQ(limit.left("a"), 0U);
+  EXPECT_TRUE(limit.fits("a", 0));
+  EXPECT_FALSE(limit.fits("a", 1));
+  EXPECT_EQ(limit.left("b"), 20U);
+}
+
 // Tenants that take and give back at random approach equal parts, and another one always has room.
 TEST(FairLimitTest, GreedyTenantsGetEqualPartsAndLeaveOne) {
   FairLimit limit(1000, Tenancy::kSeveral);
