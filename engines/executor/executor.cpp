@@ -83,13 +83,16 @@ void Executor::iterate_by_time(Iteration& iteration, const std::atomic<bool>* in
     num_decoding_ = 0;
   }
   if (!jobs_.has_work()) {
-    saved_ = Duration::zero();
-    shares_->reset();
     last_end_.reset();
     return;
   }
   if (!last_end_.has_value()) {
-    last_end_ = last_unit_ = now() - iteration.rollout_time;
+    const TimePoint start = now() - iteration.rollout_time;
+    if (start - last_unit_ > kMaxGap) {
+      saved_ = Duration::zero();
+      shares_->reset();
+    }
+    last_end_ = last_unit_ = start;
   }
   const Duration quota = can_generate
                              ? shares_->quota(iteration.report, iteration.rollout_time, limit)

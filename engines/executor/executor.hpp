@@ -85,6 +85,9 @@ public:
   /// not count as run.
   static constexpr Duration kMaxPause = std::chrono::seconds(1);
   static constexpr Duration kForcedTraining = std::chrono::milliseconds(10);
+  /// What training is owed is kept while no job has work for at most this long, because a job has
+  /// none between two of its steps. This time itself does not count.
+  static constexpr Duration kMaxGap = std::chrono::seconds(2);
 
 private:
   [[nodiscard]] TimePoint now() const { return clock_ != nullptr ? clock_->now() : TimePoint(); }

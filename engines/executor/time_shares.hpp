@@ -26,7 +26,7 @@ public:
   /// Records the time since the last call, and how much of it training used. Call it only for time
   /// in which training had work.
   void record(Duration passed, Duration trained);
-  /// Sets `owed` to 0. Call it when there is no training to do.
+  /// Sets `owed` to 0. Call it when there has been no training to do for long.
   void reset() noexcept { owed_ = Duration::zero(); }
 
   /// Returns how long training may run after the rollout step that `report` describes and that took

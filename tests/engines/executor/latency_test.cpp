@@ -256,6 +256,39 @@ TEST_F(GoalTest, IterationsStayWithinTheGoalWhileTrainingIsOwedTime) {
   EXPECT_GT(static_cast<double>(job.units_done - before) * 3.0, 0.73 * 10000);
 }
 
+TEST_F(GoalTest, TheGapBetweenTwoStepsKeepsWhatTrainingIsOwed) {
+  TimedJob job(clock_, 3ms, 0);
+  rollout_.work = kPlenty;
+  Executor executor(&rollout_, goal_options(0.95), &clock_);
+  executor.add(job);
+  const auto run_steps = [&] {
+    for (const TimePoint end = clock_.now() + 20s; clock_.now() < end;) {
+      job.units_left = 300;
+      while (job.has_work()) {
+        EXPECT_TRUE(executor.iterate().rollout_status.ok());
+      }
+      run(executor, 40ms);  // the next step does not begin at once
+    }
+  };
+  run_steps();
+  const std::int64_t before = job.units_done;
+  run_steps();
+  // 20 ms of generation leave 70 ms of training in 90 ms.
+  EXPECT_GT(static_cast<double>(job.units_done - before) * 3.0, 0.7 * 20000);
+}
+
+TEST_F(GoalTest, ALongPauseOfTheJobsEndsWhatTrainingIsOwed) {
+  TimedJob job(clock_, 3ms, kPlenty);
+  rollout_.work = kPlenty;
+  Executor executor(&rollout_, goal_options(0.95), &clock_);
+  executor.add(job);
+  run(executor, 10s);  // training falls behind
+  job.units_left = 0;
+  run(executor, Executor::kMaxGap + 1s);
+  job.units_left = kPlenty;
+  EXPECT_LE(run(executor, 100ms), 30ms);
+}
+
 TEST_F(GoalTest, IterationsSaveTimeForUnitsThatAreLongerThanTheirRest) {
   for (const Duration unit : {Duration(75ms), Duration(200ms)}) {
     SCOPED_TRACE(unit.count());
