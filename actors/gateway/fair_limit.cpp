@@ -27,18 +27,18 @@ void FairLimit::give_back(const std::string& tenant, std::size_t amount) {
   }
 }
 
-bool GrowingAmount::grow(std::size_t more) {
-  if (more == 0 || limit_ == nullptr) {
-    return more == 0;
+bool HeldAmount::resize(std::size_t size) {
+  if (limit_ == nullptr) {
+    return size == 0;
   }
   limit_->give_back(tenant_, size_);
-  const bool fits = limit_->fits(tenant_, size_ + more);
-  size_ += fits ? more : 0;
+  const bool fits = size <= size_ || limit_->fits(tenant_, size);
+  size_ = fits ? size : size_;
   limit_->take(tenant_, size_);
   return fits;
 }
 
-void GrowingAmount::give_back() {
+void HeldAmount::give_back() {
   if (limit_ != nullptr) {
     limit_->give_back(tenant_, std::exchange(size_, 0));
   }

@@ -65,17 +65,17 @@ private:
   std::map<std::string, std::size_t> held_;  // no zeros
 };
 
-/// An amount of one tenant that grows, such as a body that arrives. It must fit as a whole.
+/// An amount of one tenant that changes, such as a body that arrives. It must fit as a whole.
 ///
 /// Threads: those of its limit.
-class GrowingAmount {
+class HeldAmount {
 public:
-  GrowingAmount() = default;  // does not grow
-  GrowingAmount(FairLimit& limit, std::string tenant)
-      : limit_(&limit), tenant_(std::move(tenant)) {}
+  HeldAmount() = default;  // stays 0
+  HeldAmount(FairLimit& limit, std::string tenant) : limit_(&limit), tenant_(std::move(tenant)) {}
 
-  /// Returns whether it could grow by `more`, and if so, does.
-  [[nodiscard]] bool grow(std::size_t more);
+  /// Changes the amount to `size`. Returns false, and changes nothing, if that does not fit. An
+  /// amount that does not grow always fits.
+  [[nodiscard]] bool resize(std::size_t size);
   /// Ends the amount.
   void give_back();
   [[nodiscard]] std::size_t size() const noexcept { return size_; }

@@ -51,6 +51,8 @@ constexpr std::size_t kReadBytes = std::size_t{16} << 10U;
 constexpr std::size_t kMaxReadAhead = std::size_t{16} << 10U;
 // Of a large body, when the rest is reserved.
 constexpr std::size_t kMinReservingBytes = std::size_t{1} << 20U;
+// What a connection has to send counts for the limit of all connections from here on.
+constexpr std::size_t kUncountedBytes = std::size_t{64} << 10U;
 constexpr std::size_t kMaxDiscarded = std::size_t{4} << 20U;
 constexpr auto kLingerTime = std::chrono::seconds(2);
 
@@ -100,6 +102,7 @@ struct Shared {
   std::unordered_set<std::shared_ptr<Connection>> connections;
   FairLimit body_bytes;        // of requests
   FairLimit large_body_bytes;  // of large requests
+  FairLimit unsent_bytes;      // of responses, see `kUncountedBytes`
   ExchangeId last_exchange = 0;
   bool stopping = false;
 };
@@ -125,14 +128,19 @@ public:
     if (started_ || finishing_) {
       return;
     }
-    started_ = true;
-    finishing_ = true;
     // 304 has no body, and a length would be that of the body with status 200.
     std::string bytes =
         head(response, response.status == 304 ? "" : std::to_string(response.body.size()));
     if (!is_head_request_) {
       bytes += response.body;
     }
+    if (!hold_unsent(unsent_ + bytes.size())) {
+      keep_alive_ = false;
+      respond(refusal(503, "too much of earlier responses has not been read"));
+      return;
+    }
+    started_ = true;
+    finishing_ = true;
     send(std::move(bytes));
   }
 
@@ -198,6 +206,7 @@ public:
     const ExchangeId closed = exchange_;
     release_exchange();
     state_ = State::kClosed;
+    held_unsent_.give_back();
     error_code ignored;
     socket_.close(ignored);
     timer_.cancel();
@@ -312,7 +321,7 @@ private:
     if (size == 0) {
       return true;
     }
-    if (!held_.grow(size) || !reserve_body()) {
+    if (!held_.resize(held_.size() + size) || !reserve_body()) {
       refuse_load();
       return false;
     }
@@ -398,6 +407,7 @@ private:
     FairLimit& limit = is_large_ ? shared_.large_body_bytes : shared_.body_bytes;
     const std::string tenant = shared_.events.tenant_of ? shared_.events.tenant_of(passed_) : "";
     held_ = {limit, tenant};
+    held_unsent_ = {shared_.unsent_bytes, tenant};
     return !is_large_ || !length || limit.fits(tenant, *length) || refuse_load();
   }
   // Reserves the memory of a large body, which would need twice as much while it grows. A body of
@@ -486,7 +496,16 @@ private:
     return head_text(response, {length, chunked_, keep_alive_, version_ < 11});
   }
 
+  // Counts what a connection has to send. Returns false if all of it is too much.
+  [[nodiscard]] bool hold_unsent(std::size_t size) {
+    return held_unsent_.resize(std::max(size, kUncountedBytes) - kUncountedBytes);
+  }
+
   void send(std::string bytes) {
+    if (!hold_unsent(unsent_ + bytes.size())) {
+      abort();
+      return;
+    }
     unsent_ += bytes.size();
     unsent_parts_.push_back(std::move(bytes));
     if (!writing_) {
@@ -514,6 +533,7 @@ private:
       return;
     }
     unsent_ -= size;
+    (void)hold_unsent(unsent_);  // less always fits
     sent_of_front_ += size;
     if (sent_of_front_ == unsent_parts_.front().size()) {
       unsent_parts_.pop_front();
@@ -583,7 +603,7 @@ private:
   beast::flat_buffer buffer_;  // received, not parsed yet
   std::optional<Parser> parser_;
   bool reading_ = false;
-  GrowingAmount held_;  // the body that has arrived
+  HeldAmount held_;  // the body that has arrived
   std::size_t max_body_ = 0;
   bool is_large_ = false;  // its body may be longer than `max_body_bytes`
   TimePoint body_deadline_{};
@@ -603,6 +623,7 @@ private:
   std::deque<std::string> unsent_parts_;
   std::size_t sent_of_front_ = 0;
   std::size_t unsent_ = 0;  // bytes
+  HeldAmount held_unsent_;  // of them
   bool writing_ = false;
 };
 
@@ -612,6 +633,7 @@ public:
     shared_.limits = limits;
     shared_.body_bytes = {limits.max_buffered_bytes, limits.tenancy};
     shared_.large_body_bytes = {limits.max_large_buffered_bytes, limits.tenancy};
+    shared_.unsent_bytes = {limits.max_total_unsent_bytes, limits.tenancy};
   }
 
   ~BeastServer() override {
@@ -639,10 +661,7 @@ public:
       return failed(error);
     }
     acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
-    if (acceptor_.bind(endpoint, error)) {
-      return failed(error);
-    }
-    if (acceptor_.listen(1024, error)) {
+    if (acceptor_.bind(endpoint, error) || acceptor_.listen(1024, error)) {
       return failed(error);
     }
     port_ = acceptor_.local_endpoint(error).port();
@@ -689,8 +708,7 @@ public:
   }
 
   bool flush(Duration limit) override {
-    const TimePoint deadline =
-        std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now()) + limit;
+    const TimePoint deadline = now() + limit;
     for (;;) {
       auto flushed = std::make_shared<std::promise<bool>>();
       std::future<bool> result = flushed->get_future();

@@ -95,6 +95,10 @@ struct HttpLimits {
   std::size_t max_large_buffered_bytes = std::size_t{768} << 20U;
   Tenancy tenancy = Tenancy::kOne;
   std::size_t max_unsent_bytes = std::size_t{8} << 20U;  // of one stream
+  /// Of all responses together. The first 64 KiB of a connection do not count. With several
+  /// tenants, the limit is shared dynamically. A response that exceeds it is replaced by one with
+  /// status 503; in the middle of a stream, the connection is closed.
+  std::size_t max_total_unsent_bytes = std::size_t{256} << 20U;
   std::size_t max_connections = 4096;
   Duration header_time = std::chrono::seconds(10);  // from the first byte of a request
   /// From the end of the headers. Each `min_body_rate` bytes of the body add a second, but no more

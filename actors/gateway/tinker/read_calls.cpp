@@ -279,8 +279,9 @@ void read_sampling(CallFields& fields, const ModelLimits& model, SampleCall& cal
   }
   JsonFields params(*value, "", "sampling_params.");
   engines::SamplingOptions& sampling = call.settings.sampling;
-  sampling.temperature = static_cast<float>(params.real("temperature", {0.0, 100.0}).value_or(1.0));
-  if (sampling.temperature > 0.0F && sampling.temperature < engines::kMinTemperature) {
+  const double temperature = params.real("temperature", {0.0, 100.0}).value_or(1.0);
+  sampling.temperature = static_cast<float>(temperature);
+  if (temperature > 0.0 && sampling.temperature < engines::kMinTemperature) {
     params.refuse("temperature", "must be 0 or at least 0.001");
   }
   sampling.top_p = static_cast<float>(params.real("top_p", {0.0, 1.0}).value_or(1.0));

@@ -6,6 +6,9 @@
 #include <cstring>
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/wire_format_lite.h>
+#if __has_include(<google/protobuf/stubs/logging.h>)
+#include <google/protobuf/stubs/logging.h>
+#endif
 #include <limits>
 #include <set>
 #include <span>
@@ -357,6 +360,15 @@ RefusedCall refused_call(const Status& status, std::optional<QueueTurn> turn = s
           std::move(turn)};
 }
 
+bool parse(std::string_view body, tinker_wire::ForwardBackwardRequest& request) {
+#if __has_include(<google/protobuf/stubs/logging.h>)
+  // Before version 22, the library writes a line about invalid UTF-8 to stderr.
+  const google::protobuf::LogSilencer silencer;
+#endif
+  return body.size() <= kMaxForwardBytes &&
+         request.ParseFromArray(body.data(), static_cast<int>(body.size()));
+}
+
 }  // namespace
 
 CallResult<ForwardCall> read_forward(std::string_view body, std::string_view content_encoding,
@@ -379,8 +391,7 @@ CallResult<ForwardCall> read_forward(std::string_view body, std::string_view con
                        std::nullopt};
   }
   tinker_wire::ForwardBackwardRequest request;
-  if (body.size() > kMaxForwardBytes ||
-      !request.ParseFromArray(body.data(), static_cast<int>(body.size()))) {
+  if (!parse(body, request)) {
     return refused_call(corrupt_data("the body is not a valid ForwardBackwardRequest"));
   }
   if (request.model_id().empty() || request.seq_id() < 1) {

@@ -292,6 +292,62 @@ TEST_F(HttpServerTest, ClosesConnectionsThatDoNotRead) {
   EXPECT_EQ(next_closed(), id);
 }
 
+TEST_F(HttpServerTest, LimitsWhatAllClientsHaveNotRead) {
+  constexpr std::size_t kLarge = std::size_t{16} << 20U;  // the sockets' buffers hold less
+  HttpLimits limits;
+  limits.max_total_unsent_bytes = kLarge + (1U << 20U);
+  start(limits);
+  RawClient silent = client();
+  silent.send(kGet);
+  const ExchangeId first = next_request().exchange;
+  server().respond(first, {200, {}, std::string(kLarge, 'x')});
+
+  RawClient other = client();
+  other.send(kGet);
+  server().respond(next_request().exchange, {200, {}, std::string(kLarge, 'x')});
+  EXPECT_THAT(other.read_all(),
+              AllOf(StartsWith("HTTP/1.1 503 "), HasSubstr("too much of earlier responses")));
+
+  RawClient streaming = client();
+  streaming.send(kGet);
+  const ExchangeId stream = next_request().exchange;
+  server().start_stream(stream, {200, {}, "begun"});
+  server().write(stream, std::string(kLarge, 'x'));
+  EXPECT_EQ(next_closed(), stream);
+
+  RawClient small = client();
+  small.send(kGet);
+  server().respond(next_request().exchange, {200, {}, "small"});
+  EXPECT_THAT(small.read_until("small"), HasSubstr("small")) << "small responses do not count";
+
+  silent.close();
+  EXPECT_EQ(next_closed(), first);
+  RawClient later = client();
+  later.send("GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  server().respond(next_request().exchange, {200, {}, std::string(kLarge, 'x')});
+  EXPECT_GT(later.read_all().size(), kLarge);
+}
+
+TEST_F(HttpServerTest, SharesWhatIsNotReadByTenant) {
+  constexpr std::size_t kLarge = std::size_t{32} << 20U;
+  HttpLimits limits;
+  limits.tenancy = actors::Tenancy::kSeveral;
+  limits.max_total_unsent_bytes = 2 * kLarge + (2U << 20U);
+  start(limits);
+  const auto respond_to = [&](RawClient& to, const std::string& tenant) {
+    to.send("GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\ntenant: " + tenant + "\r\n\r\n");
+    server().respond(next_request().exchange, {200, {}, std::string(kLarge, 'x')});
+  };
+  RawClient silent = client();
+  respond_to(silent, "one");
+  RawClient refused = client();
+  respond_to(refused, "one");
+  EXPECT_THAT(refused.read_all(), StartsWith("HTTP/1.1 503 "));
+  RawClient other = client();
+  respond_to(other, "two");
+  EXPECT_GT(other.read_all().size(), kLarge);
+}
+
 TEST_F(HttpServerTest, EndsConnectionsThatStopReading) {
   HttpLimits limits;
   limits.write_time = 200ms;

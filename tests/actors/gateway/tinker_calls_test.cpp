@@ -471,6 +471,8 @@ TEST(TinkerCallsTest, RefusedFieldsAreNamed) {
   EXPECT_THAT(parts(R"({"tokens": [100]})", ""), HasSubstr("prompt.chunks[0].tokens: must be"));
   EXPECT_THAT(parts("", ""), HasSubstr("prompt.chunks: must have at least one token"));
   EXPECT_THAT(parts(tokens, R"("temperature": -1)"), HasSubstr("sampling_params.temperature: "));
+  EXPECT_THAT(parts(tokens, R"("temperature": 1e-300)"),
+              HasSubstr("sampling_params.temperature: must be 0 or at least 0.001"));
   EXPECT_THAT(parts(tokens, R"("stop": [""])"), HasSubstr("sampling_params.stop: "));
   EXPECT_THAT(parts(tokens, R"("min_p": 0.1)"), HasSubstr("sampling_params.min_p: unknown field"));
   EXPECT_THAT(parts(tokens, R"("max_tokens": 0)"), HasSubstr("sampling_params.max_tokens: "));
