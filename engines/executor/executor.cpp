@@ -56,29 +56,29 @@ Iteration Executor::iterate(const std::atomic<bool>* interrupt) {
 }
 
 void Executor::iterate_by_tokens(Iteration& iteration) {
-  const bool can_generate = rollout_ != nullptr && rollout_->has_work();
+  const bool can_roll_out = rollout_ != nullptr && rollout_->has_work();
   TrainingJob* const job = jobs_.next();
-  if (!can_generate || job == nullptr) {
+  if (!can_roll_out || job == nullptr) {
     owed_tokens_ = 0.0;  // what one side does while the other is idle adds no debt
   }
-  if (job != nullptr && (!can_generate || training_goes_first())) {
+  if (job != nullptr && (!can_roll_out || training_goes_first())) {
     if (train(*job, {options_.train_tokens}, iteration)) {
       owed_tokens_ -= static_cast<double>(iteration.report.train_tokens);
     }
-    if (!iteration.report.waits_for_pages || !can_generate) {
+    if (!iteration.report.waits_for_pages || !can_roll_out) {
       return;
     }
   }
-  generate(iteration);
+  roll_out(iteration);
 }
 
-// Runs generation first. Then trains for the time that is left, and at least one unit if training
-// has paused for long.
+// Runs a rollout step first. Then trains for the time that is left, and at least one unit if
+// training has paused for long.
 void Executor::iterate_by_time(Iteration& iteration, const std::atomic<bool>* interrupt) {
-  const bool can_generate = rollout_ != nullptr && rollout_->has_work();
+  const bool can_roll_out = rollout_ != nullptr && rollout_->has_work();
   const Duration limit = shares_->iteration_limit(num_decoding_ > 0);
-  if (can_generate) {
-    generate(iteration);
+  if (can_roll_out) {
+    roll_out(iteration);
   } else {
     num_decoding_ = 0;
   }
@@ -89,12 +89,12 @@ void Executor::iterate_by_time(Iteration& iteration, const std::atomic<bool>* in
   if (!last_end_.has_value()) {
     const TimePoint start = now() - iteration.rollout_time;
     if (start - last_unit_ > kMaxGap) {
-      saved_ = Duration::zero();
+      carried_over_ = Duration::zero();
       shares_->reset();
     }
     last_end_ = last_unit_ = start;
   }
-  const Duration quota = can_generate
+  const Duration quota = can_roll_out
                              ? shares_->quota(iteration.report, iteration.rollout_time, limit)
                              : kTrainingQuantum;
   train_units(quota, iteration, interrupt);
@@ -108,20 +108,20 @@ void Executor::train_units(Duration quota, Iteration& iteration,
   const bool must_train = iteration.rolled_out && now() - last_unit_ >= kMaxPause;
   bool may_exceed = !iteration.rolled_out || must_train;
   if (!may_exceed && quota <= Duration::zero()) {
-    return;  // what is saved is for the time after a burst, too
+    return;  // what is carried over is for the time after a burst, too
   }
   if (must_train) {
     quota = std::max(quota, kForcedTraining);
   }
-  const Duration fresh = quota;
-  quota += std::exchange(saved_, Duration::zero());
+  const Duration without_carry = quota;
+  quota += std::exchange(carried_over_, Duration::zero());
   std::vector<TrainingJob*> waiting;  // for pages
   while (TrainingJob* const job = jobs_.next(waiting)) {
     const UnitKind kind = job->next_unit();
     const UnitTime predicted = unit_times_.predict(kind);
     if (!may_exceed && iteration.train_time + predicted.bound > quota) {
-      if (predicted.bound > fresh) {
-        saved_ = std::clamp(quota - iteration.train_time, Duration::zero(), predicted.bound);
+      if (predicted.bound > without_carry) {
+        carried_over_ = std::clamp(quota - iteration.train_time, Duration::zero(), predicted.bound);
       }
       return;
     }
@@ -181,7 +181,7 @@ StepBudget Executor::rollout_budget() const {
   return budget;
 }
 
-void Executor::generate(Iteration& iteration) {
+void Executor::roll_out(Iteration& iteration) {
   const StepBudget budget = rollout_budget();
   const TimePoint start = now();
   auto report = rollout_->step(budget);

@@ -77,16 +77,17 @@ public:
   [[nodiscard]] const PredictionErrors& rollout_errors() const noexcept { return rollout_errors_; }
   [[nodiscard]] const PredictionErrors& unit_errors() const noexcept { return unit_errors_; }
 
-  /// With a latency goal, the bound on an iteration that only trains. Training stops before the
-  /// unit that is predicted to exceed it, but runs at least one.
+  /// With a latency goal, the time that an iteration that only trains may take, besides time
+  /// carried over. Training stops before a unit that is predicted to exceed it, but runs at least
+  /// one.
   static constexpr Duration kTrainingQuantum = std::chrono::milliseconds(20);
   /// If no unit has run for this long, the next iteration trains for `kForcedTraining`, and runs at
   /// least one unit, even if it exceeds the goal. A unit that must wait for pages of the cache does
   /// not count as run.
   static constexpr Duration kMaxPause = std::chrono::seconds(1);
   static constexpr Duration kForcedTraining = std::chrono::milliseconds(10);
-  /// What training is owed is kept while no job has work for at most this long, because a job has
-  /// none between two of its steps. This time itself does not count.
+  /// If no unit has run for longer than this when a job has work again, what training is owed is
+  /// forgotten. Shorter times without work occur between two steps of a job; they change nothing.
   static constexpr Duration kMaxGap = std::chrono::seconds(2);
 
 private:
@@ -97,7 +98,7 @@ private:
   void iterate_by_time(Iteration& iteration, const std::atomic<bool>* interrupt);
   [[nodiscard]] bool train(TrainingJob& job, const StepBudget& budget, Iteration& iteration);
   void train_units(Duration quota, Iteration& iteration, const std::atomic<bool>* interrupt);
-  void generate(Iteration& iteration);
+  void roll_out(Iteration& iteration);
 
   RolloutEngine* rollout_;
   ExecutorOptions options_;
@@ -112,8 +113,8 @@ private:
   std::int64_t num_decoding_ = 0;      // sequences that the last rollout step decoded
   std::int64_t read_tokens_ = 0;       // `StepReport::read_tokens` of the last rollout step
   std::optional<TimePoint> last_end_;  // of the last iteration, if that had training to do
-  TimePoint last_unit_;                // the end of the last unit
-  Duration saved_{0};                  // by iterations that had too little time for a unit
+  TimePoint last_unit_;  // the end of the last unit, or when a job had work again if that is later
+  Duration carried_over_{0};  // by iterations that had too little time for a unit
 };
 
 }  // namespace tidemill::engines

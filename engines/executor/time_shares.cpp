@@ -12,10 +12,10 @@ constexpr double kUsedGoal = 0.9;
 // How much training extends a rollout step that decodes if it is owed nothing.
 constexpr double kLightShare = 0.25;
 // The part of an iteration that prompts leave to training if it is owed the most.
-constexpr double kPrefillShare = 0.4;
+constexpr double kMaxPrefillShare = 0.4;
 // The part of the time of a prefill that training then gets in any case: the smallest chunk of a
 // prompt may take longer than an iteration should.
-constexpr double kLeastOfPrefill = 0.1;
+constexpr double kMinPrefillShare = 0.1;
 // While nothing decodes, an iteration is planned to take at most the goal for first tokens, divided
 // by this, so that the first of many prompts need not wait for the last.
 constexpr int kChunksInGoal = 8;
@@ -45,13 +45,13 @@ double TimeShares::prefill_debt() const noexcept {
 }
 
 Duration TimeShares::prefill_limit(Duration limit) const noexcept {
-  return scaled(limit, 1.0 - kPrefillShare * prefill_debt());
+  return scaled(limit, 1.0 - kMaxPrefillShare * prefill_debt());
 }
 
 Duration TimeShares::quota(const StepReport& report, Duration spent, Duration limit) const {
   const Duration most = std::max(Duration::zero(), limit - spent);
   if (report.prefill_tokens > 0 || report.waiting > 0) {
-    return scaled(std::max(most, scaled(spent, kLeastOfPrefill)), prefill_debt());
+    return scaled(std::max(most, scaled(spent, kMinPrefillShare)), prefill_debt());
   }
   const Duration light = std::min(most, scaled(spent, kLightShare));
   return light + scaled(most - light, share_of(owed_, kOwedForFullDecode));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides how much time training gets while generation has a latency goal.
+// Decides how much time training gets while rollout has a latency goal.
 #pragma once
 
 #include "base/clock.hpp"

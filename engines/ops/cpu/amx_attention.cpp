@@ -22,7 +22,7 @@
 namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
 namespace {
 
-constexpr std::int64_t kBlockRows = 2 * kAmxRows;
+constexpr std::int64_t kBlockRows = 2 * kAmxTileRows;
 constexpr std::int64_t kPositions = kLanes;  // of a tile
 
 // A right operand in memory.
@@ -43,11 +43,11 @@ void copy_keys(const AttentionJob& job, std::int64_t position, std::int64_t feat
   const std::int64_t page_tokens = job.layout.page_tokens;
   const std::int64_t end = smaller(position + kPositions, job.first_position + job.tokens);
   const std::int64_t depth = (job.layout.head_dim + 1) / 2;
-  std::memset(to, 0, kAmxRows * kPositions * sizeof(Pair));
+  std::memset(to, 0, kAmxTileRows * kPositions * sizeof(Pair));
   for (std::int64_t p = position; p < end; ++p) {
     const std::int64_t page = p / page_tokens;
     const Pair* keys = page_head<Pair>(job, page).keys + (p - page * page_tokens);
-    for (std::int64_t c = feature / 2; c < smaller(depth, feature / 2 + kAmxRows); ++c) {
+    for (std::int64_t c = feature / 2; c < smaller(depth, feature / 2 + kAmxTileRows); ++c) {
       to[(c - feature / 2) * kPositions + p - position] = keys[c * page_tokens];
     }
   }
@@ -57,7 +57,7 @@ void copy_keys(const AttentionJob& job, std::int64_t position, std::int64_t feat
 TileRows keys_tile(const AttentionJob& job, std::int64_t position, std::int64_t feature,
                    Pair* copy) {
   const std::int64_t page_tokens = job.layout.page_tokens;
-  if (page_tokens % kPositions == 0 && feature + kAmxDepth <= job.layout.head_dim) {
+  if (page_tokens % kPositions == 0 && feature + kAmxTileDepth <= job.layout.head_dim) {
     const std::int64_t page = position / page_tokens;
     return {page_head<Pair>(job, page).keys + feature / 2 * page_tokens +
                 (position - page * page_tokens),
@@ -104,9 +104,9 @@ void with_halves(bool lower, bool right, F f) {
 // shape. Both are tiles of pages, or both are copies.
 template <bool kLower, bool kRight>
 void multiply(const Rounded* a, std::int64_t a_row, const TileRows& left, const TileRows& right) {
-  finish_writes(left.first);
-  finish_writes(right.first);
-  add_step<kLower, kRight>({a, a + kAmxRows * a_row, a_row * 2},
+  tile_memory_barrier(left.first);
+  tile_memory_barrier(right.first);
+  add_step<kLower, kRight>({a, a + kAmxTileRows * a_row, a_row * 2},
                            {left.first, right.first, left.row * 4});
 }
 
@@ -115,19 +115,19 @@ template <bool kLower, bool kRight>
 void score(const AttentionJob& job, const Workspace<TilePairs>& work, std::int64_t row,
            std::int64_t position) {
   clear_sums();
-  for (std::int64_t feature = 0; feature < work.width; feature += kAmxDepth) {
-    alignas(64) Pair copies[2][kAmxRows * kPositions];
+  for (std::int64_t feature = 0; feature < work.width; feature += kAmxTileDepth) {
+    alignas(64) Pair copies[2][kAmxTileRows * kPositions];
     const TileRows left = keys_tile(job, position, feature, copies[0]);
     const TileRows right =
         kRight ? keys_tile(job, position + kPositions, feature, copies[1]) : TileRows{};
     if (reads_once(job)) {  // the values of a page follow its keys
-      left.prefetch(kAmxRows, job.layout.key_units());
-      right.prefetch(kRight ? kAmxRows : 0, job.layout.key_units());
+      left.prefetch(kAmxTileRows, job.layout.key_units());
+      right.prefetch(kRight ? kAmxTileRows : 0, job.layout.key_units());
     }
     multiply<kLower, kRight>(work.q + row * work.width + feature, work.width, left, right);
   }
   SumTiles{work.scores + row * work.columns + position - work.origin, work.columns, kLanes,
-           kAmxRows * work.columns}
+           kAmxTileRows * work.columns}
       .store<kLower, kRight>();
 }
 
@@ -139,7 +139,7 @@ void add_features(const AttentionJob& job, const Workspace<TilePairs>& work, std
   const std::int64_t ahead =
       reads_once(job) && continues(job) ? job.layout.head_units() - job.layout.key_units() : 0;
   const SumTiles sums{work.sums + row * work.width + feature, work.width, kLanes,
-                      kAmxRows * work.width};
+                      kAmxTileRows * work.width};
   sums.load<kLower, kRight>();
   for (std::int64_t at = positions.first; at < positions.end; at += kPositions) {
     alignas(64) Pair copies[2][kPositions / 2 * kLanes];
@@ -161,7 +161,7 @@ void add_blocks(const AttentionJob& job, const Workspace<TilePairs>& work, RowRa
     const std::int64_t count = smaller(kBlockRows, rows.end - row);
     configure_tiles(count, kPositions);
     for (std::int64_t c = 0; c < job.layout.head_dim; c += 2 * kLanes) {
-      with_halves(count > kAmxRows, c + kLanes < job.layout.head_dim,
+      with_halves(count > kAmxTileRows, c + kLanes < job.layout.head_dim,
                   [&]<bool kLower, bool kRight>() {
                     add_features<kLower, kRight>(job, work, row, c, positions);
                   });
@@ -188,14 +188,14 @@ Groups groups_of(const AttentionJob& job, std::int64_t token) {
 
 /// Computes scores[row][position] = q[row] . key[position].
 inline void compute_scores(const AttentionJob& job, const Workspace<TilePairs>& work) {
-  finish_writes(work.q);
+  tile_memory_barrier(work.q);
   for (std::int64_t row = 0; row < work.rows; row += kBlockRows) {
     const std::int64_t rows = smaller(kBlockRows, work.rows - row);
     const Span first = visible(job.window, job.first_position + row / job.ratio);
     const std::int64_t last = job.first_position + (row + rows - 1) / job.ratio;
     configure_tiles(rows);
     for (std::int64_t at = round_down(first.first); at <= last; at += 2 * kPositions) {
-      with_halves(rows > kAmxRows, at + kPositions <= last,
+      with_halves(rows > kAmxTileRows, at + kPositions <= last,
                   [&]<bool kLower, bool kRight>() { score<kLower, kRight>(job, work, row, at); });
     }
   }
@@ -212,7 +212,7 @@ inline void add_all_values(const AttentionJob& job, const Workspace<TilePairs>& 
   }
   // Tokens see more groups at their end, and with a window fewer at their beginning, the later they
   // are: those that see a group are consecutive.
-  finish_writes(work.scores);
+  tile_memory_barrier(work.scores);
   const std::int64_t end = groups_of(job, job.tokens - 1).end;
   const auto seen_by = [&](std::int64_t group) {
     RowRange tokens{0, job.tokens};

@@ -24,8 +24,8 @@ using TileWorkspace = BackwardWorkspace<TilePairs>;
 
 namespace {
 
-constexpr std::int64_t kStep = kAmxDepth;
-constexpr std::int64_t kHalf = kAmxRows;
+constexpr std::int64_t kStep = kAmxTileDepth;
+constexpr std::int64_t kHalf = kAmxTileRows;
 
 // A left or right operand in memory, a pair of tiles in each step. Distances are in bytes.
 struct Steps {
@@ -137,10 +137,10 @@ inline void store_gradients(const AttentionBackwardJob& in, const TileWorkspace&
 inline void multiply_transposed(const AttentionBackwardJob& in, const TileWorkspace& work,
                                 const QueryTile& tile, const Block& block, const Rounded* from,
                                 const Pair* transposed, float* to) {
-  finish_writes(from);
+  tile_memory_barrier(from);
   for (std::int64_t column = block.first; column < block.end; column += kStep) {
-    const Steps b{transposed + column * work.feature_units, kAmxRowBytes,
-                  kLanes * work.feature_units * 4, kHalf * kAmxRowBytes};
+    const Steps b{transposed + column * work.feature_units, kAmxTileRowBytes,
+                  kLanes * work.feature_units * 4, kHalf * kAmxTileRowBytes};
     for (std::int64_t row = first_row<TilePairs>(in, tile, column); row < tile.rows; row += kStep) {
       const SumTiles sums{to + row * kBlock + column - block.first, kBlock, kLanes, kHalf * kBlock};
       clear_sums();
@@ -153,7 +153,7 @@ inline void multiply_transposed(const AttentionBackwardJob& in, const TileWorksp
 
 /// Computes dq (rows x width) += dscores (rows x columns) keys (columns x width).
 inline void add_to_queries(const TileWorkspace& work, const QueryTile& tile, const Block& block) {
-  finish_writes(work.dscores);
+  tile_memory_barrier(work.dscores);
   for (std::int64_t row = 0; row < tile.rows; row += kStep) {
     const std::int64_t last = smaller(row + kStep, tile.rows) - 1;
     const std::int64_t seen =
@@ -177,7 +177,7 @@ inline void add_to_queries(const TileWorkspace& work, const QueryTile& tile, con
 inline void add_to_positions(const AttentionBackwardJob& in, const TileWorkspace& work,
                              const QueryTile& tile, const Block& block, const Rounded* coefficients,
                              const Pair* from, float* to) {
-  finish_writes(coefficients);
+  tile_memory_barrier(coefficients);
   const auto* pairs = reinterpret_cast<const Pair*>(coefficients);
   for (std::int64_t column = block.first; column < block.end; column += kStep) {
     const std::int64_t row = first_row<TilePairs>(in, tile, column);
@@ -188,8 +188,8 @@ inline void add_to_positions(const AttentionBackwardJob& in, const TileWorkspace
       const SumTiles sums{to + column * work.width + c * kLanes, kLanes, kLanes * work.width,
                           kHalf * kLanes};
       sums.load<true, true>();
-      add_products({from + row / 2 * work.width + c * kHalf, kAmxRowBytes, kHalf * kAmxRowBytes,
-                    kHalf * work.width * 4},
+      add_products({from + row / 2 * work.width + c * kHalf, kAmxTileRowBytes,
+                    kHalf * kAmxTileRowBytes, kHalf * work.width * 4},
                    {pairs + row / 2 * kBlock + column - block.first, kBlock * 4, kLanes * 4,
                     kHalf * kBlock * 4},
                    (tile.rows - row + kStep - 1) / kStep);
@@ -201,7 +201,7 @@ inline void add_to_positions(const AttentionBackwardJob& in, const TileWorkspace
 namespace {
 
 void attention_backward_tiles(const AttentionBackwardJob& in, float* scratch) {
-  configure_tiles(2 * kAmxRows);
+  configure_tiles(2 * kAmxTileRows);
   attention_backward<TilePairs>(in, scratch);
   _tile_release();
 }

@@ -21,9 +21,9 @@
 namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
 namespace {
 
-constexpr std::int64_t kStepElements = kAmxDepth * kPanel;  // of a panel
-constexpr std::int64_t kStepLines = kStepElements * 2 / kAmxRowBytes;
-constexpr std::int64_t kBlockRows = 2 * kAmxRows;
+constexpr std::int64_t kStepElements = kAmxTileDepth * kPanel;  // of a panel
+constexpr std::int64_t kStepLines = kStepElements * 2 / kAmxTileRowBytes;
+constexpr std::int64_t kBlockRows = 2 * kAmxTileRows;
 // A product reads the rows of x once per pair of panels. It takes about this many bytes of rows at
 // a time, so that they stay in the second-level cache, which has 2 MiB on processors with AMX.
 constexpr std::int64_t kResidentBytes = std::int64_t{1} << 20U;
@@ -37,7 +37,7 @@ struct Ahead {
   std::int64_t lines = 0;  // in each step
 
   void prefetch() {
-    for (std::int64_t i = 0; i < lines; ++i, next += kAmxRowBytes) {
+    for (std::int64_t i = 0; i < lines; ++i, next += kAmxTileRowBytes) {
       __builtin_prefetch(next, 0, 2);
     }
   }
@@ -70,26 +70,28 @@ struct Operands {
   const std::uint16_t* panels = nullptr;
   std::int64_t panel_stride = 0;  // elements
 
-  [[nodiscard]] OperandTiles left() const { return {x, x + kAmxRows * x_stride, x_stride * 2}; }
-  [[nodiscard]] OperandTiles right() const { return {panels, panels + panel_stride, kAmxRowBytes}; }
+  [[nodiscard]] OperandTiles left() const { return {x, x + kAmxTileRows * x_stride, x_stride * 2}; }
+  [[nodiscard]] OperandTiles right() const {
+    return {panels, panels + panel_stride, kAmxTileRowBytes};
+  }
 };
 
-// Adds the last step of a depth that is not a multiple of `kAmxDepth`, from zero-padded copies.
+// Adds the last step of a depth that is not a multiple of `kAmxTileDepth`, from zero-padded copies.
 template <int kHalves, int kPanels>
 [[gnu::noinline]] void add_last_step(const Operands& in, std::int64_t rows, std::int64_t depth) {
-  alignas(64) std::uint16_t x[kBlockRows * kAmxDepth] = {};
+  alignas(64) std::uint16_t x[kBlockRows * kAmxTileDepth] = {};
   alignas(64) std::uint16_t panels[2 * kStepElements] = {};
   const std::int64_t pairs = (depth + 1) / 2;
   for (std::int64_t r = 0; r < rows; ++r) {
-    std::memcpy(x + r * kAmxDepth, in.x + r * in.x_stride, static_cast<std::size_t>(pairs) * 4);
+    std::memcpy(x + r * kAmxTileDepth, in.x + r * in.x_stride, static_cast<std::size_t>(pairs) * 4);
   }
   for (int p = 0; p < kPanels; ++p) {
     std::memcpy(panels + p * kStepElements, in.panels + p * in.panel_stride,
-                static_cast<std::size_t>(pairs * kAmxRowBytes));
+                static_cast<std::size_t>(pairs * kAmxTileRowBytes));
   }
-  finish_writes(x);
-  finish_writes(panels);
-  const Operands padded{x, kAmxDepth, panels, kStepElements};
+  tile_memory_barrier(x);
+  tile_memory_barrier(panels);
+  const Operands padded{x, kAmxTileDepth, panels, kStepElements};
   add_step<kHalves == 2, kPanels == 2>(padded.left(), padded.right());
 }
 
@@ -115,8 +117,8 @@ inline void store_tile(const ProductJob& job, std::int64_t row, std::int64_t row
     store_sums<kTile>(job.y + row * job.y_stride + panel * kPanel, job.y_stride * 4);
     return;
   }
-  alignas(64) float sums[kAmxRows * kPanel];
-  store_sums<kTile>(sums, kAmxRowBytes);
+  alignas(64) float sums[kAmxTileRows * kPanel];
+  store_sums<kTile>(sums, kAmxTileRowBytes);
   for (std::int64_t r = 0; r < rows; ++r) {
     finish(job, row + r, panel, load(sums + r * kPanel));
   }
@@ -132,25 +134,25 @@ template <int kHalves, int kPanels>
   clear_sums();
   std::int64_t left = job.depth;
   Results results{job.y + row * job.y_stride + panel * kPanel, job.y_stride, rows};
-  for (; left >= kAmxDepth; left -= kAmxDepth) {
+  for (; left >= kAmxTileDepth; left -= kAmxTileDepth) {
     ahead.prefetch();
     results.prefetch<kPanels>();
     add_step<kHalves == 2, kPanels == 2>(in.left(), in.right());
-    in.x += kAmxDepth;
+    in.x += kAmxTileDepth;
     in.panels += kStepElements;
   }
   if (left > 0) {
     add_last_step<kHalves, kPanels>(in, rows, left);
   }
-  const std::int64_t upper = rows < kAmxRows ? rows : kAmxRows;
+  const std::int64_t upper = rows < kAmxTileRows ? rows : kAmxTileRows;
   store_tile<0>(job, row, upper, panel);
   if constexpr (kPanels == 2) {
     store_tile<1>(job, row, upper, panel + 1);
   }
   if constexpr (kHalves == 2) {
-    store_tile<2>(job, row + kAmxRows, rows - kAmxRows, panel);
+    store_tile<2>(job, row + kAmxTileRows, rows - kAmxTileRows, panel);
     if constexpr (kPanels == 2) {
-      store_tile<3>(job, row + kAmxRows, rows - kAmxRows, panel + 1);
+      store_tile<3>(job, row + kAmxTileRows, rows - kAmxTileRows, panel + 1);
     }
   }
 }
@@ -171,10 +173,10 @@ void product_stream(const ProductJob& job) {
 template <int kPanels>
 void product_column(const ProductJob& job, RowRange rows, std::int64_t panel) {
   const std::int64_t blocks = (rows.end - rows.first + kBlockRows - 1) / kBlockRows;
-  const std::int64_t steps = job.depth / kAmxDepth > 0 ? job.depth / kAmxDepth : 1;
+  const std::int64_t steps = job.depth / kAmxTileDepth > 0 ? job.depth / kAmxTileDepth : 1;
   const std::int64_t bytes =
       (panel + std::int64_t{2} * kPanels) * kPanel <= job.cols ? kPanels * job.panel_stride * 2 : 0;
-  const std::int64_t lines = (bytes / kAmxRowBytes + blocks * steps - 1) / (blocks * steps);
+  const std::int64_t lines = (bytes / kAmxTileRowBytes + blocks * steps - 1) / (blocks * steps);
   Ahead ahead{static_cast<const std::byte*>(job.panels) + (panel + kPanels) * job.panel_stride * 2,
               lines};
   std::int64_t row = rows.first;
@@ -183,18 +185,18 @@ void product_column(const ProductJob& job, RowRange rows, std::int64_t panel) {
   }
   for (; rows.end - row >= kBlockRows; row += kBlockRows) {
     block<2, kPanels>(job, row, kBlockRows, panel, ahead);
-    ahead.next += lines * steps * kAmxRowBytes;
+    ahead.next += lines * steps * kAmxTileRowBytes;
   }
   const std::int64_t left = rows.end - row;
   if (left > 0) {
     configure_tiles(left);
-    left > kAmxRows ? block<2, kPanels>(job, row, left, panel, ahead)
-                    : block<1, kPanels>(job, row, left, panel, ahead);
+    left > kAmxTileRows ? block<2, kPanels>(job, row, left, panel, ahead)
+                        : block<1, kPanels>(job, row, left, panel, ahead);
   }
 }
 
 void product_bf16(const ProductJob& job) {
-  if (job.rows <= kAmxRows) {
+  if (job.rows <= kAmxTileRows) {
     product_stream(job);
     _tile_release();
     return;
@@ -222,11 +224,11 @@ void product_bf16(const ProductJob& job) {
 double peak_bf16(std::int64_t rounds) {
   alignas(64) std::uint16_t zeros[kStepElements] = {};
   configure_tiles(kBlockRows);
-  finish_writes(zeros);
-  _tile_loadd(4, zeros, kAmxRowBytes);
-  _tile_loadd(5, zeros, kAmxRowBytes);
-  _tile_loadd(6, zeros, kAmxRowBytes);
-  _tile_loadd(7, zeros, kAmxRowBytes);
+  tile_memory_barrier(zeros);
+  _tile_loadd(4, zeros, kAmxTileRowBytes);
+  _tile_loadd(5, zeros, kAmxTileRowBytes);
+  _tile_loadd(6, zeros, kAmxTileRowBytes);
+  _tile_loadd(7, zeros, kAmxTileRowBytes);
   constexpr std::int64_t kCycleRatio = 16;  // cycles of a tile instruction per vector instruction
   const std::int64_t steps = rounds / kCycleRatio;
   for (std::int64_t i = 0; i < steps; ++i) {
@@ -235,10 +237,10 @@ double peak_bf16(std::int64_t rounds) {
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
   }
-  alignas(64) float sums[kAmxRows * kPanel];
-  _tile_stored(0, sums, kAmxRowBytes);
+  alignas(64) float sums[kAmxTileRows * kPanel];
+  _tile_stored(0, sums, kAmxTileRowBytes);
   _tile_release();
-  constexpr double kFlops = 2.0 * kAmxRows * kPanel * kAmxDepth;
+  constexpr double kFlops = 2.0 * kAmxTileRows * kPanel * kAmxTileDepth;
   // Using the sums keeps the compiler from removing the loop.
   return static_cast<double>(steps) * 4 * kFlops + static_cast<double>(sums[0]);
 }

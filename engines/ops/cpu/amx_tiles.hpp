@@ -9,13 +9,14 @@
 
 namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
 
-inline constexpr std::int64_t kAmxRows = 16;      // of a tile
-inline constexpr std::int64_t kAmxRowBytes = 64;  // of a tile
-inline constexpr std::int64_t kAmxDepth = 32;     // bfloat16 elements in a row of a tile
+inline constexpr std::int64_t kAmxTileRows = 16;
+inline constexpr std::int64_t kAmxTileRowBytes = 64;
+inline constexpr std::int64_t kAmxTileDepth = 32;  // bfloat16 elements in a row
 
-/// GCC's intrinsics do not tell the compiler that they read memory. Call this between writing to
-/// `memory` and loading it with an intrinsic.
-inline void finish_writes(const void* memory) {
+/// A barrier for the compiler. GCC's intrinsics do not declare the memory that they access, so
+/// without it, the compiler may move other accesses to `memory` past them. Call it after writing
+/// what an intrinsic loads, and between an intrinsic's store and reading the result.
+inline void tile_memory_barrier(const void* memory) {
   asm volatile("" : : "r"(memory) : "memory");
 }
 
@@ -32,18 +33,18 @@ static_assert(sizeof(TileConfig) == 64);
 /// Configures the tiles for products of `rows` <= 32 rows and `depth` elements, 16 or 32: tiles 0,
 /// 1 and 4 for the first 16 rows, 2, 3 and 5 for the others, 6 and 7 for right operands. Sets all
 /// tiles to zero.
-inline void configure_tiles(std::int64_t rows, std::int64_t depth = kAmxDepth) {
-  const auto upper = static_cast<std::uint8_t>(rows < kAmxRows ? rows : kAmxRows);
-  const auto lower = static_cast<std::uint8_t>(rows > kAmxRows ? rows - kAmxRows : 1);
+inline void configure_tiles(std::int64_t rows, std::int64_t depth = kAmxTileDepth) {
+  const auto upper = static_cast<std::uint8_t>(rows < kAmxTileRows ? rows : kAmxTileRows);
+  const auto lower = static_cast<std::uint8_t>(rows > kAmxTileRows ? rows - kAmxTileRows : 1);
   TileConfig config;
   for (int tile = 0; tile < 8; ++tile) {
-    config.row_bytes[tile] = kAmxRowBytes;
+    config.row_bytes[tile] = kAmxTileRowBytes;
   }
   config.rows[0] = config.rows[1] = config.rows[4] = upper;
   config.rows[2] = config.rows[3] = config.rows[5] = lower;
   config.row_bytes[4] = config.row_bytes[5] = static_cast<std::uint16_t>(depth * 2);
   config.rows[6] = config.rows[7] = static_cast<std::uint8_t>(depth / 2);
-  finish_writes(&config);
+  tile_memory_barrier(&config);
   _tile_loadconfig(&config);
 }
 
@@ -99,7 +100,7 @@ struct SumTiles {
 
   template <bool kLower, bool kRight>
   void load() const {
-    finish_writes(first);
+    tile_memory_barrier(first);
     _tile_loadd(0, first, row * 4);
     if constexpr (kRight) {
       _tile_loadd(1, first + right, row * 4);
@@ -123,14 +124,14 @@ struct SumTiles {
     if constexpr (kLower && kRight) {
       _tile_stored(3, first + lower + right, row * 4);
     }
-    finish_writes(first);
+    tile_memory_barrier(first);
   }
 };
 
-/// Attention over a bfloat16 cache with products in tile registers.
+/// `Pairs` for products in tile registers: rows and columns are padded to whole tiles.
 struct TilePairs : Pairs {
-  static constexpr std::int64_t kRowStep = kAmxDepth;
-  static constexpr std::int64_t kColumnStep = kAmxDepth;
+  static constexpr std::int64_t kRowStep = kAmxTileDepth;
+  static constexpr std::int64_t kColumnStep = kAmxTileDepth;
 };
 
 }  // namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA

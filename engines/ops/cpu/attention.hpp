@@ -6,9 +6,9 @@
 // p % 16 of sixteen partial sums adds the positions p in ascending order. Values are then added
 // position after position; bfloat16 values pair after pair of positions 2i, 2i + 1. These orders
 // depend on absolute positions only. Neither the division into segments and tiles nor the pages
-// affect a bit (R1). A row uses no position that it does not see, except in scores that are masked
-// afterwards, so not even a NaN leaks into it. If it sees only one half of a pair, the other half
-// counts as 0.
+// affect a bit (R1 in engines/ops/ops.hpp). A row uses no position that it does not see, except in
+// scores that are masked afterwards, so not even a NaN leaks into it. If it sees only one half of a
+// pair, the other half counts as 0.
 #pragma once
 
 #include <cstdint>
@@ -64,7 +64,8 @@ struct Workspace {
   }
 };
 
-// A single token reads each key and value once, so reading takes more time than computing.
+// Returns whether each key and value is read only once, because the job has a single token. The
+// memory then bounds its time, so it prefetches.
 inline bool reads_once(const AttentionJob& job) {
   return job.tokens == 1;
 }
@@ -235,7 +236,8 @@ void load_half(const AttentionJob& job, std::int64_t position, std::int64_t colu
   }
 }
 
-// Does the same, pair after pair.
+// `add_range` for bfloat16: adds pairs of positions in ascending order. A half that is outside of
+// `range` counts as 0.
 template <class Kind, int kRows, int kVectors>
 requires(Kind::kUnitElements ==
          2) void add_range(const AttentionJob& job, const Workspace<Kind>& work, std::int64_t row,

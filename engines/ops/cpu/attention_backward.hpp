@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients of attention over one window of a sequence.
+// Gradients of attention for the consecutive tokens of a training window of one sequence.
 //
 // With the softmax weights P, recomputed from the stored lse, and D[row] = dout . out:
 //   dP = dout V^T,  dS = P * (dP - D),  dq = scale * dS K,  dK += scale * dS^T q,
 //   dV += P^T dout,
-// over the keys that the window sees. With bfloat16 keys and values, q, dout, P and scale * dS are
+// over the keys that each query sees. With bfloat16 keys and values, q, dout, P and scale * dS are
 // rounded to bfloat16 before they are multiplied; D, the exponential and all sums are float32. Sums
 // over positions then add pairs of positions 2i, 2i + 1, and sums over queries add pairs of the
 // (token, head) rows of a tile.
 //
 // Tiles of a few tokens are processed from the first to the last, so that keys receive the
 // contributions of queries in position order. The columns of a tile are processed in blocks, which
-// stay in a near cache. Columns of keys and scores are positions from `origin` on. For a tile on
-// the diagonal, the products skip columns that none of their rows sees.
+// stay in a near cache. Columns of keys and scores are positions from `origin` on. If the
+// queries of a tile are among its own keys, the products skip columns that none of their rows sees.
 #pragma once
 
 #include <cstdint>
