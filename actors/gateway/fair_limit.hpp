@@ -2,10 +2,11 @@
 // Limits what the requests of all tenants hold together, and leaves room for tenants that hold
 // little.
 //
-// With several tenants, a tenant may hold at most as much as is free. A tenant that is alone
-// therefore fills half of the room, two that want all fill a third each, and n of them leave an
-// (n + 1)th part free. A tenant that holds nothing is refused only if its request is larger than
-// that part.
+// With several tenants, an amount fits if it and what its tenant already holds are together at most
+// what is free beforehand. If amounts are small, a tenant that is alone therefore fills half of the
+// limit, two that want all of it fill a third each, and n of them leave an (n + 1)th part free. A
+// large amount can exceed these parts: a tenant that holds nothing may take all that is free at
+// once, and other tenants are then refused until it gives some back.
 //
 // Source: Choudhury and Hahne 1998, "Dynamic queue length thresholds for shared-memory packet
 // switches", with alpha = 1.
@@ -31,7 +32,7 @@ public:
   FairLimit() = default;
   FairLimit(std::size_t limit, Tenancy tenancy) : limit_(limit), tenancy_(tenancy) {}
 
-  /// Returns whether `tenant` may hold `amount` more. Nothing more always fits.
+  /// Returns whether `tenant` may hold `amount` more. An amount of 0 always fits.
   [[nodiscard]] bool fits(const std::string& tenant, std::size_t amount) const {
     return amount <= left(tenant);
   }
@@ -41,8 +42,9 @@ public:
     const std::size_t held = tenancy_ == Tenancy::kOne ? 0 : held_by(tenant);
     return free - (held < free ? held : free);
   }
-  /// Returns the part of the limit that a tenant fills if no other holds anything.
-  [[nodiscard]] std::size_t largest() const noexcept {
+  /// Returns the whole limit or, with several tenants, half of it: what one tenant can fill in
+  /// small amounts while no other holds anything. A single large `take` may exceed it.
+  [[nodiscard]] std::size_t max_share() const noexcept {
     return limit_ / (tenancy_ == Tenancy::kOne ? 1 : 2);
   }
   /// Adds to what `tenant` holds. Requires `fits`.
@@ -55,7 +57,7 @@ public:
     return found != held_.end() ? found->second : 0;
   }
   [[nodiscard]] std::size_t total() const noexcept { return total_; }
-  /// Returns what each tenant holds that holds anything.
+  /// Returns the amounts held, by tenant. Tenants that hold nothing are absent.
   [[nodiscard]] const std::map<std::string, std::size_t>& held() const noexcept { return held_; }
 
 private:
@@ -65,7 +67,8 @@ private:
   std::map<std::string, std::size_t> held_;  // no zeros
 };
 
-/// An amount of one tenant that changes, such as a body that arrives. It must fit as a whole.
+/// An amount of one tenant that changes, such as a body that arrives. Each change is checked as if
+/// the whole amount were taken at once.
 ///
 /// Threads: those of its limit.
 class HeldAmount {
@@ -73,10 +76,10 @@ public:
   HeldAmount() = default;  // stays 0
   HeldAmount(FairLimit& limit, std::string tenant) : limit_(&limit), tenant_(std::move(tenant)) {}
 
-  /// Changes the amount to `size`. Returns false, and changes nothing, if that does not fit. An
+  /// Changes the amount to `size`. If that does not fit, changes nothing and returns false. An
   /// amount that does not grow always fits.
   [[nodiscard]] bool resize(std::size_t size);
-  /// Ends the amount.
+  /// Changes the amount to 0.
   void give_back();
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
 

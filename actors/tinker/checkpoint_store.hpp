@@ -67,10 +67,13 @@ public:
   [[nodiscard]] virtual Result<Listing<RunInfo>> runs() = 0;
   /// Adds or replaces the description of a run.
   [[nodiscard]] virtual Status put_run(const RunInfo& run) = 0;
+  /// Removes the description of a run. Does nothing if the run has checkpoints, or is not there.
+  [[nodiscard]] virtual Status remove_run(const std::string& id) = 0;
 
   /// Stores a checkpoint, replacing the one of its path, and returns its size in bytes. If there
-  /// are recipients, the files are encrypted to them, and their names end with ".age". A failed
-  /// call leaves an old checkpoint or none.
+  /// are recipients, the files are encrypted to them, and their names end with ".age". If a call
+  /// fails, the path has its previous checkpoint, if any, or the new one. The previous one may be
+  /// readable only after the next `put` for its run or the next `checkpoints`.
   [[nodiscard]] virtual Result<std::int64_t> put(const CheckpointInfo& info, const JobState& state,
                                                  std::span<const AgeRecipient> recipients) = 0;
   /// Replaces the description of a checkpoint. Errors: `kNotFound`, `kCorruptData`.

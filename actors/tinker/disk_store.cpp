@@ -195,6 +195,16 @@ public:
   Result<Listing<CheckpointInfo>> checkpoints() override { return shown(list_checkpoints()); }
   Result<Listing<RunInfo>> runs() override { return shown(list_runs()); }
   Status put_run(const RunInfo& run) override { return without_directory(write_run(run), root_); }
+  Status remove_run(const std::string& id) override {
+    for (const CheckpointKind kind : kKinds) {
+      const auto names = list_directory(root_ / folder_of(id) / kind_segment(kind));
+      if (names.ok() && !names.value().empty()) {
+        return {};
+      }
+    }
+    const Status removed = remove_tree(files_, root_, folder_of(id));
+    return removed.code() == Errc::kNotFound ? Status() : without_directory(removed, root_);
+  }
 
   Result<std::int64_t> put(const CheckpointInfo& info, const JobState& state,
                            std::span<const AgeRecipient> recipients) override {

@@ -12,7 +12,7 @@ namespace {
 
 HttpResponse gone(const std::string& id) {
   return openai::to_response(
-      {410, "request_id: the result of " + id + " is kept no longer", "request_id"});
+      {410, "request_id: the result of " + id + " is no longer kept", "request_id"});
 }
 
 }  // namespace
@@ -28,7 +28,7 @@ void FutureTable::add(const std::string& id, const std::string& tenant, const st
   future.digest = digest;
 }
 
-bool FutureTable::is_of_other(const std::string& id, const std::string& digest) const {
+bool FutureTable::has_other_digest(const std::string& id, const std::string& digest) const {
   const auto found = futures_.find(id);
   return found != futures_.end() && found->second.digest != digest;
 }
@@ -38,15 +38,15 @@ bool FutureTable::is_pending(const std::string& id) const {
   return found != futures_.end() && !found->second.ready;
 }
 
-void FutureTable::set_end(const std::string& id, Future& future, TimePoint drop_at) {
-  by_end_.erase({future.drop_at, id});
+void FutureTable::set_drop_time(const std::string& id, Future& future, TimePoint drop_at) {
+  by_drop_time_.erase({future.drop_at, id});
   future.drop_at = drop_at;
-  by_end_.emplace(drop_at, id);
+  by_drop_time_.emplace(drop_at, id);
 }
 
 void FutureTable::respond_ready(const std::string& id, Future& future, ExchangeId exchange,
                                 TimePoint now) {
-  set_end(id, future, std::min(future.drop_at, now + limits_.read_lifetime));
+  set_drop_time(id, future, std::min(future.drop_at, now + limits_.read_lifetime));
   const char* type = future.result.is_protobuf ? "application/x-protobuf" : "application/json";
   respond_(exchange, {200, {{"content-type", type}}, future.result.body});
 }
@@ -60,11 +60,11 @@ void FutureTable::complete(const std::string& id, FutureResult result, TimePoint
   future.ready = true;
   future.result = std::move(result);
   Results& results = ready_[future.tenant];
-  future.place = results.ids.insert(results.ids.end(), id);
-  const std::size_t bytes = future.result.body.size() + kResultBytes;
+  future.position = results.ids.insert(results.ids.end(), id);
+  const std::size_t bytes = future.result.body.size() + kResultOverheadBytes;
   results.bytes += bytes;
   bytes_ += bytes;
-  set_end(id, future, now + limits_.unread_lifetime);
+  set_drop_time(id, future, now + limits_.unread_lifetime);
   for (const ExchangeId exchange : std::exchange(future.waiting, {})) {
     exchanges_.erase(exchange);
     respond_ready(id, future, exchange, now);
@@ -102,15 +102,15 @@ FutureTable::Futures::iterator FutureTable::drop(Futures::iterator found) {
     respond_(exchange, gone(id));
   }
   if (future.ready) {
-    const std::size_t bytes = future.result.body.size() + kResultBytes;
+    const std::size_t bytes = future.result.body.size() + kResultOverheadBytes;
     const auto results = ready_.find(future.tenant);
     results->second.bytes -= bytes;
     bytes_ -= bytes;
-    results->second.ids.erase(future.place);
+    results->second.ids.erase(future.position);
     if (results->second.ids.empty()) {
       ready_.erase(results);
     }
-    by_end_.erase({future.drop_at, id});
+    by_drop_time_.erase({future.drop_at, id});
   }
   return futures_.erase(found);
 }
@@ -160,9 +160,9 @@ void FutureTable::end_waits(TimePoint time) {
   }
 }
 
-void FutureTable::drop_old(TimePoint now) {
-  while (!by_end_.empty() && by_end_.begin()->first <= now) {
-    drop(futures_.find(by_end_.begin()->second));
+void FutureTable::drop_expired(TimePoint now) {
+  while (!by_drop_time_.empty() && by_drop_time_.begin()->first <= now) {
+    drop(futures_.find(by_drop_time_.begin()->second));
   }
 }
 

@@ -6,8 +6,8 @@
 //   gone       The result was dropped: `unread_lifetime` after it became ready, `read_lifetime`
 //              after its first read, to make room for newer results, or at the end of its session.
 //
-// A tenant makes room for its own results first. If those of all tenants are too large, the tenant
-// whose results are largest makes room.
+// If a tenant has more than `max_results`, its oldest are dropped. If the results of all tenants
+// exceed `max_bytes`, the tenant whose results take the most bytes loses its oldest ones.
 #pragma once
 
 #include <cstddef>
@@ -42,13 +42,13 @@ struct FutureLimits {
   Duration poll_time = std::chrono::seconds(30);  // below the 45 s that clients wait
   Duration unread_lifetime = std::chrono::hours(1);
   Duration read_lifetime = std::chrono::minutes(1);
-  /// Of all results, with `kResultBytes` for each. The newest is kept even if it is larger.
+  /// Of all results, with `kResultOverheadBytes` for each. The newest is kept even if it is larger.
   std::size_t max_bytes = std::size_t{256} << 20U;
   std::size_t max_results = 100'000;  // of one tenant
 };
 
 /// What a result takes besides its body. Units: bytes.
-inline constexpr std::size_t kResultBytes = 1024;
+inline constexpr std::size_t kResultOverheadBytes = 1024;
 
 /// Holds futures and the exchanges that wait for them.
 ///
@@ -64,16 +64,16 @@ public:
   /// ":". `digest` is that of its request.
   void add(const std::string& id, const std::string& tenant, const std::string& digest);
   [[nodiscard]] bool contains(const std::string& id) const { return futures_.contains(id); }
-  /// Returns whether there is such a future, of a request with another digest.
-  [[nodiscard]] bool is_of_other(const std::string& id, const std::string& digest) const;
+  /// Returns whether the future exists and belongs to a request with another digest.
+  [[nodiscard]] bool has_other_digest(const std::string& id, const std::string& digest) const;
   [[nodiscard]] bool is_pending(const std::string& id) const;
 
   /// Makes a future ready. Ignores ids that are gone or ready.
   void complete(const std::string& id, FutureResult result, TimePoint now);
 
-  /// Responds to `exchange` with the result of a future, or lets it wait. If the result is not
-  /// ready within `poll_time`, responds with 408 and `try_again`. If the future is gone, or was
-  /// never added, responds with 410.
+  /// Responds to `exchange` with the result of a future. If the future is pending, the exchange
+  /// waits; `end_waits` responds with 408 and `try_again` after `poll_time`. If the future is gone
+  /// or was never added, responds with 410.
   void poll(const std::string& id, ExchangeId exchange, TimePoint now);
 
   /// Forgets an exchange whose client has closed its connection.
@@ -83,7 +83,7 @@ public:
   /// Responds with 408 to the exchanges whose wait ends at or before `time`.
   void end_waits(TimePoint time);
   /// Drops expired results.
-  void drop_old(TimePoint now);
+  void drop_expired(TimePoint now);
 
   /// Returns the bytes of all results.
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
@@ -98,7 +98,7 @@ private:
     bool ready = false;
     FutureResult result;
     TimePoint drop_at{};
-    std::list<std::string>::iterator place;  // in the list of its tenant, once it is ready
+    std::list<std::string>::iterator position;  // in the list of its tenant, once it is ready
     std::set<ExchangeId> waiting;
   };
   struct Wait {
@@ -111,7 +111,7 @@ private:
   };
   using Futures = std::map<std::string, Future>;
 
-  void set_end(const std::string& id, Future& future, TimePoint drop_at);
+  void set_drop_time(const std::string& id, Future& future, TimePoint drop_at);
   void respond_ready(const std::string& id, Future& future, ExchangeId exchange, TimePoint now);
   Futures::iterator drop(Futures::iterator found);
   void drop_oldest(const Results& results);
@@ -120,8 +120,8 @@ private:
   FutureLimits limits_;
   Respond respond_;
   Futures futures_;
-  std::map<std::string, Results> ready_;                // by tenant; none is empty
-  std::set<std::pair<TimePoint, std::string>> by_end_;  // ready futures, by `drop_at`
+  std::map<std::string, Results> ready_;                      // by tenant; none is empty
+  std::set<std::pair<TimePoint, std::string>> by_drop_time_;  // ready futures, by `drop_at`
   std::map<ExchangeId, Wait> exchanges_;
   std::size_t bytes_ = 0;
 };

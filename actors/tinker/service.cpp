@@ -60,10 +60,10 @@ constexpr bool kIsOfNoSession =
 Service::Service(ServiceDeps deps)
     : deps_(std::move(deps)),
       futures_(deps_.limits.futures, deps_.respond),
-      open_downloads_(deps_.limits.max_downloads, deps_.tenancy),
+      open_file_tokens_(deps_.limits.max_file_tokens, deps_.tenancy),
       open_sessions_(deps_.limits.max_sessions, deps_.tenancy),
-      model_bytes_(deps_.limits.max_model_bytes, deps_.tenancy),
       open_models_(deps_.limits.max_models, deps_.tenancy),
+      model_bytes_(deps_.limits.max_model_bytes, deps_.tenancy),
       running_samples_(deps_.limits.max_samples, deps_.tenancy),
       waiting_bytes_(deps_.limits.max_waiting_bytes, deps_.tenancy) {}
 
@@ -95,7 +95,7 @@ void Service::fail(ExchangeId exchange, const Status& status) {
 
 bool Service::is_same(ExchangeId exchange, const char* field, const std::string& request_id,
                       const std::string& digest) {
-  if (!futures_.is_of_other(request_id, digest)) {
+  if (!futures_.has_other_digest(request_id, digest)) {
     return true;
   }
   fail(exchange,
@@ -108,7 +108,7 @@ bool Service::has_base(ExchangeId exchange, const std::string& name) {
     return true;
   }
   fail(exchange,
-       {400, "base_model: the server has " + quote(deps_.base.name) + ", not " + quote(name),
+       {400, "base_model: the server serves " + quote(deps_.base.name) + ", not " + quote(name),
         "base_model"});
   return false;
 }
@@ -140,7 +140,7 @@ void Service::handle(ExchangeId exchange, Call call, const Caller& caller) {
   }
   for (const std::string& id : ids) {
     if (is_foreign(id, caller)) {
-      fail(exchange, {404, "there is nothing with the id " + quote(id)});
+      fail(exchange, {404, "no session, model, sampler or future has the id " + quote(id)});
       return;
     }
     if (const auto session = sessions_.find(id.substr(0, id.find(':')));
@@ -182,7 +182,7 @@ void Service::end_polls() {
 void Service::tick() {
   const TimePoint now = deps_.now();
   end_polls_before(now);
-  futures_.drop_old(now);
+  futures_.drop_expired(now);
   std::vector<std::string> silent;
   for (const auto& [id, session] : sessions_) {
     if (now - session.last_heartbeat > deps_.limits.session_time) {
@@ -259,7 +259,10 @@ Service::Session* Service::find_session(ExchangeId exchange, const std::string& 
 
 void Service::on(ExchangeId exchange, CreateSession& call, const Caller& caller) {
   if (!open_sessions_.fits(caller.tenant, 1)) {
-    fail(exchange, {429, "the server or its tenant has too many sessions"});
+    fail(exchange,
+         {429,
+          "too many sessions are open for this tenant or on the server; finish one and try "
+          "again"});
     return;
   }
   open_sessions_.take(caller.tenant, 1);

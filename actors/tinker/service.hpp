@@ -48,20 +48,23 @@ struct ServiceLimits {
   /// How long requests wait for one before them that has not arrived.
   Duration turn_time = std::chrono::minutes(10);
   std::size_t max_sessions = 1000;
-  std::size_t max_samplers = 10'000;  // of one session
-  std::size_t max_downloads = 1024;   // checkpoints whose files have URLs
+  std::size_t max_samplers = 10'000;   // of one session
+  std::size_t max_file_tokens = 1024;  // checkpoints whose files have URLs
   std::size_t max_models = 64;
+  /// Runs without a model and without a checkpoint are forgotten once there are more than this, the
+  /// oldest first.
+  std::size_t max_runs = 10'000;
   /// What all models and snapshots may take together, by `ServiceDeps::model_bytes` and
   /// `snapshot_bytes`.
   std::size_t max_model_bytes = std::numeric_limits<std::size_t>::max();
-  /// Bytes of the sequences in requests that wait for others before them. The request whose turn is
-  /// next is always taken.
+  /// Bytes of the sequences in requests that wait for others before them. Neither this limit nor
+  /// `max_waiting` applies to the request whose turn is next.
   std::size_t max_waiting_bytes = std::size_t{512} << 20U;
   std::size_t max_waiting = 1024;  // requests of one model
-  std::size_t max_samples = 4096;  // samples that are generated; further requests get 429
+  std::size_t max_samples = 4096;  // samples that wait or are generated; further requests get 429
   /// Idle adapters are unloaded once more than this are loaded. `serve.adapter_bytes` bounds all.
   std::size_t max_published = 16;
-  std::size_t max_snapshots = 16;  // of one session, for samplers without a checkpoint
+  std::size_t max_snapshots = 16;  // idle ones of one session, for samplers without a checkpoint
   FutureLimits futures;
 };
 
@@ -95,7 +98,7 @@ struct ServiceDeps {
   std::function<std::uint64_t()> random;    // 64 bits, for ids and seeds
   ServedBase base;
   ServiceLimits limits;
-  Tenancy tenancy = Tenancy::kOne;  // of the samples
+  Tenancy tenancy = Tenancy::kOne;  // of all limits that tenants share
 };
 
 // Requests that have few fields or none.
@@ -242,6 +245,8 @@ private:
     LoraSettings lora;
     enum class State { kUnloaded, kPublishing, kPublished } state = State::kUnloaded;
     std::vector<std::function<void(Status)>> waiting;
+    bool stale = false;           // its checkpoint changed while it was being published
+    std::size_t samplers = 0;     // that use it
     std::size_t uses = 0;         // requests that wait for it or run
     std::uint64_t last_used = 0;  // counts uses
   };
@@ -278,7 +283,7 @@ private:
     TimePoint arrival;
     Status failure;
   };
-  struct Download {
+  struct FileToken {
     CheckpointPath path;
     std::string tenant;
     std::int64_t ends_at = 0;  // Unix time, seconds
@@ -370,15 +375,17 @@ private:
   void fail_turn(const std::string& model_id, std::int64_t seq_id, const Status& status);
 
   // service_memory.cpp
-  /// Returns what the snapshot takes that a request asks for; 0 if `save` is null or asks for none.
+  /// Returns the memory of the snapshot that `save` asks for; 0 if `save` is null or names a
+  /// checkpoint.
   [[nodiscard]] std::size_t snapshot_bytes_of(const Model& model, const SaveWeights* save) const;
   [[nodiscard]] std::vector<Removable> silent_sessions(const std::string& tenant);
   [[nodiscard]] std::vector<Removable> idle_snapshots(const std::string& session_id);
-  /// Makes room for a model, or for `bytes` alone, of a tenant. Ends as many of `removable`, from
-  /// the first on, as that takes, and none if all are too few. Returns whether there is room.
+  /// Makes room for `models` models and `bytes` bytes of a tenant. Ends as few of `removable` as
+  /// needed, in order. If even all of them would not suffice, ends none and returns false.
   [[nodiscard]] bool make_room(const std::string& tenant, std::size_t models, std::size_t bytes,
                                const std::vector<Removable>& removable);
-  /// Returns what is left for a tenant, and what it has taken, as a part of a sentence.
+  /// Returns what is left for a tenant, and what its models and snapshots take, as a part of a
+  /// sentence.
   [[nodiscard]] std::string memory_text(const std::string& tenant) const;
   /// Responds that there is no room because of `fact`, and when to ask again.
   void fail_without_room(ExchangeId exchange, const std::string& tenant, const std::string& fact,
@@ -387,13 +394,15 @@ private:
   // service_sampling.cpp
   void add_sampler(const std::string& id, Sampler sampler);
   void end_sampler(const std::string& id);
-  std::string add_snapshot_sampler(const NewSnapshot& request, engines::Snapshot snapshot);
+  /// Returns the id of the new sampler. Errors: `kInvalidArgument` if its number has been used.
+  Result<std::string> add_snapshot_sampler(const NewSnapshot& request, engines::Snapshot snapshot);
   void use_adapter(const std::string& name, std::function<void(Status)> then);
   void publish(const std::string& name);
   void on_published(const std::string& name, const Status& status);
   bool unload_idle(std::size_t kept);
+  void drop_unused_adapter(const std::string& name);
   void release_adapter(const std::string& name);
-  /// Has the next sampler that uses a checkpoint read it again.
+  /// Makes the next sampler that uses this checkpoint read it again.
   void forget_published(const CheckpointPath& path);
   void generate(const std::string& request_id);
   void on_sample(const std::string& request_id, std::size_t index,
@@ -410,12 +419,13 @@ private:
                        std::function<void(Result<JobState>)> done);
   void remove_checkpoint(const CheckpointPath& path, std::function<void(Status)> done);
   void drop_expired();
-  /// Returns a token for the files of a checkpoint, or nothing if there are too many.
+  /// Returns a token for the files of a checkpoint, or nullopt if too many checkpoints have tokens.
   [[nodiscard]] std::optional<std::string> take_token(const CheckpointPath& path,
                                                       const std::string& tenant);
   void touch_run(Model& model);
+  void forget_old_runs();
   void add_damaged(const std::vector<DamagedEntry>& entries);
-  /// Returns whether an entry of the store cannot be read, and then responds that.
+  /// If an entry of the store is damaged, responds with an error and returns true.
   bool is_damaged(ExchangeId exchange, const std::string& id);
   /// Returns whether the checkpoints are known; otherwise responds with an error.
   bool is_listed(ExchangeId exchange);
@@ -435,18 +445,18 @@ private:
   std::vector<Poll> polls_;
   std::map<CheckpointPath, CheckpointInfo> checkpoints_;
   std::map<std::string, RunInfo> runs_;
-  std::map<std::string, std::string> damaged_;  // why entries of the store cannot be read, by id
-  std::set<std::string> unstored_runs_;         // whose last write has failed
-  std::map<std::string, Download> downloads_;   // by token
+  std::map<std::string, std::string> damaged_;    // why entries of the store cannot be read, by id
+  std::set<std::string> unstored_runs_;           // whose last write has failed
+  std::map<std::string, FileToken> file_tokens_;  // by token
   bool listed_ = false;
   std::optional<ApiError> list_failure_;
   std::uint64_t last_sample_ = 0;
   std::uint64_t last_job_ = 0;
   std::uint64_t last_use_ = 0;
-  FairLimit open_downloads_;
+  FairLimit open_file_tokens_;
   FairLimit open_sessions_;
-  FairLimit model_bytes_;  // of the same models, and of snapshots
   FairLimit open_models_;  // including jobs that the backend opens for models that have ended
+  FairLimit model_bytes_;  // of those models, and of snapshots
   FairLimit running_samples_;
   FairLimit waiting_bytes_;
 };

@@ -12,7 +12,7 @@
 namespace tidemill::actors::tinker {
 namespace {
 
-constexpr std::int64_t kDownloadSeconds = 3600;
+constexpr std::int64_t kTokenSeconds = 3600;
 
 // Returns a Unix time as "2026-01-02T03:04:05Z".
 std::string time_text(std::int64_t seconds) {
@@ -175,13 +175,20 @@ void Service::read_checkpoint(const CheckpointPath& path, bool with_optimizer,
 }
 
 void Service::remove_checkpoint(const CheckpointPath& path, std::function<void(Status)> done) {
-  checkpoints_.erase(path);
+  // Hidden while it is removed. If that fails, it can be removed again.
+  std::optional<CheckpointInfo> hidden;
+  if (const auto found = checkpoints_.find(path); found != checkpoints_.end()) {
+    hidden = std::move(found->second);
+    checkpoints_.erase(found);
+  }
   forget_published(path);
   const auto status = std::make_shared<Status>();
   deps_.run_work([store = deps_.store, path, status] { *status = store->remove(path); },
-                 [this, path, status, done = std::move(done)] {
+                 [this, path, status, hidden = std::move(hidden), done = std::move(done)] {
                    if (status->ok()) {
                      damaged_.erase(to_text(path));
+                   } else if (hidden) {
+                     checkpoints_.try_emplace(path, *hidden);
                    }
                    done(*status);
                  });
@@ -198,13 +205,13 @@ void Service::drop_expired() {
   for (const CheckpointPath& path : expired) {
     remove_checkpoint(path, [](const Status& /*status*/) {});
   }
-  for (auto it = downloads_.begin(); it != downloads_.end();) {
+  for (auto it = file_tokens_.begin(); it != file_tokens_.end();) {
     if (it->second.ends_at > now) {
       ++it;
       continue;
     }
-    open_downloads_.give_back(it->second.tenant, 1);
-    it = downloads_.erase(it);
+    open_file_tokens_.give_back(it->second.tenant, 1);
+    it = file_tokens_.erase(it);
   }
 }
 
@@ -221,6 +228,28 @@ void Service::touch_run(Model& model) {
             unstored_runs_.insert(id);  // the next request tries again
           }
         });
+    forget_old_runs();
+  }
+}
+
+void Service::forget_old_runs() {
+  if (!listed_ || runs_.size() <= deps_.limits.max_runs) {
+    return;
+  }
+  std::vector<std::pair<std::int64_t, std::string>> unused;
+  for (const auto& [id, run] : runs_) {
+    const auto checkpoint = checkpoints_.lower_bound({id, CheckpointKind{}, ""});
+    const bool has_checkpoint = checkpoint != checkpoints_.end() && checkpoint->first.run_id == id;
+    if (!has_checkpoint && !models_.contains(id)) {
+      unused.emplace_back(run.last_request, id);
+    }
+  }
+  std::sort(unused.begin(), unused.end());
+  unused.resize(std::min(unused.size(), runs_.size() - deps_.limits.max_runs));
+  for (const auto& [time, id] : unused) {
+    runs_.erase(id);
+    unstored_runs_.erase(id);
+    deps_.run_work([store = deps_.store, id] { (void)store->remove_run(id); }, [] {});
   }
 }
 
@@ -241,10 +270,12 @@ Json Service::to_json(const CheckpointInfo& info) const {
 Json Service::to_json(const RunInfo& run) const {
   const CheckpointInfo* training = nullptr;
   const CheckpointInfo* sampler = nullptr;
-  for (const auto& [path, info] : checkpoints_) {
+  for (auto it = checkpoints_.lower_bound({run.id, CheckpointKind{}, ""});
+       it != checkpoints_.end() && it->first.run_id == run.id; ++it) {
+    const auto& [path, info] = *it;
     const bool is_training = path.kind == CheckpointKind::kTraining;
     const CheckpointInfo*& newest = is_training ? training : sampler;
-    if (path.run_id == run.id && path.kind != CheckpointKind::kExternal &&
+    if (path.kind != CheckpointKind::kExternal &&
         (newest == nullptr || newest->created <= info.created)) {
       newest = &info;
     }
@@ -264,12 +295,16 @@ void Service::on(ExchangeId exchange, const ListRuns& call) {
   if (!is_listed(exchange)) {
     return;
   }
-  std::vector<std::pair<std::int64_t, Json>> all;
+  std::vector<std::pair<std::int64_t, const RunInfo*>> all;
   for (const auto& [id, run] : runs_) {
-    all.emplace_back(run.last_request, to_json(run));
+    all.emplace_back(run.last_request, &run);
   }
   const std::size_t total = all.size();
-  respond(exchange, Json::Object{{"training_runs", page_of(std::move(all), call.page)},
+  Json::Array page;
+  for (const RunInfo* run : page_of(std::move(all), call.page)) {
+    page.push_back(to_json(*run));
+  }
+  respond(exchange, Json::Object{{"training_runs", std::move(page)},
                                  {"cursor", cursor_json(call.page, total)}});
 }
 
@@ -292,14 +327,18 @@ void Service::on(ExchangeId exchange, const ListCheckpoints& call) {
   if (!is_listed(exchange)) {
     return;
   }
-  std::vector<std::pair<std::int64_t, Json>> all;
+  std::vector<std::pair<std::int64_t, const CheckpointInfo*>> all;
   for (const auto& [path, info] : checkpoints_) {
     if ((!call.run_id || path.run_id == *call.run_id) && find_checkpoint(path) != nullptr) {
-      all.emplace_back(info.created, to_json(info));
+      all.emplace_back(info.created, &info);
     }
   }
   const std::size_t total = all.size();
-  respond(exchange, Json::Object{{"checkpoints", page_of(std::move(all), call.page)},
+  Json::Array page;
+  for (const CheckpointInfo* info : page_of(std::move(all), call.page)) {
+    page.push_back(to_json(*info));
+  }
+  respond(exchange, Json::Object{{"checkpoints", std::move(page)},
                                  {"cursor", call.run_id ? Json() : cursor_json(call.page, total)}});
 }
 
@@ -307,7 +346,13 @@ void Service::on(ExchangeId exchange, const DeleteCheckpoint& call) {
   // A damaged checkpoint can be deleted, too.
   if (damaged_.contains(to_text(call.path)) || find_checkpoint(exchange, call.path) != nullptr) {
     remove_checkpoint(call.path, [this, exchange](const Status& status) {
-      status.ok() ? respond(exchange, Json::Object()) : fail(exchange, status);
+      if (status.ok()) {
+        respond(exchange, Json::Object());
+      } else if (status.code() == Errc::kNotFound) {
+        fail(exchange, status);
+      } else {
+        fail(exchange, ApiError{500, status.message()});
+      }
     });
   }
 }
@@ -352,19 +397,19 @@ void Service::on(ExchangeId exchange, const GetWeightsInfo& call) {
 // A token is used for all requests of a tenant for the same files.
 std::optional<std::string> Service::take_token(const CheckpointPath& path,
                                                const std::string& tenant) {
-  const std::int64_t ends_at = deps_.unix_time() + kDownloadSeconds;
-  for (auto& [token, download] : downloads_) {
-    if (download.path == path && download.tenant == tenant) {
-      download.ends_at = ends_at;
+  const std::int64_t ends_at = deps_.unix_time() + kTokenSeconds;
+  for (auto& [token, files] : file_tokens_) {
+    if (files.path == path && files.tenant == tenant) {
+      files.ends_at = ends_at;
       return token;
     }
   }
-  if (!open_downloads_.fits(tenant, 1)) {
+  if (!open_file_tokens_.fits(tenant, 1)) {
     return std::nullopt;
   }
-  open_downloads_.take(tenant, 1);
+  open_file_tokens_.take(tenant, 1);
   std::string token = new_id();
-  downloads_[token] = {path, tenant, ends_at};
+  file_tokens_[token] = {path, tenant, ends_at};
   return token;
 }
 
@@ -383,7 +428,9 @@ void Service::on(ExchangeId exchange, const GetFileUrls& call, const Caller& cal
         }
         const std::optional<std::string> token = take_token(call.path, tenant);
         if (!token) {
-          fail(exchange, {429, "the server or its tenant has too many downloads"});
+          fail(exchange, {429,
+                          "too many checkpoints have valid URLs for this tenant or on the server; "
+                          "wait until some expire"});
           return;
         }
         Json::Object urls;
@@ -394,15 +441,15 @@ void Service::on(ExchangeId exchange, const GetFileUrls& call, const Caller& cal
                               call.path.name + "/files/" + file.name + "?token=" + *token});
         }
         respond(exchange, Json::Object{{"urls", std::move(urls)},
-                                       {"expires", time_text(downloads_.at(*token).ends_at)}});
+                                       {"expires", time_text(file_tokens_.at(*token).ends_at)}});
       });
 }
 
 void Service::on(ExchangeId exchange, const GetFile& call) {
-  const auto found = downloads_.find(call.token);
-  if (found == downloads_.end() || found->second.ends_at <= deps_.unix_time() ||
+  const auto found = file_tokens_.find(call.token);
+  if (found == file_tokens_.end() || found->second.ends_at <= deps_.unix_time() ||
       found->second.path != call.path) {
-    fail(exchange, {403, "the URL is not valid, or is valid no longer"});
+    fail(exchange, {403, "the URL is not valid, or has expired"});
     return;
   }
   const auto bytes = std::make_shared<Result<std::string>>(Status(Errc::kInternal, "not read"));

@@ -112,8 +112,8 @@ std::string Service::memory_text(const std::string& tenant) const {
     models += model.tenant == tenant ? model.bytes : 0;
   }
   const std::size_t held = model_bytes_.held_by(tenant);
-  return text_of(model_bytes_.left(tenant)) + " are left: models take " + text_of(models) +
-         " and snapshots " + text_of(held - std::min(held, models));
+  return text_of(model_bytes_.left(tenant)) + " are left for this tenant: its models take " +
+         text_of(models) + " and its snapshots " + text_of(held - std::min(held, models));
 }
 
 void Service::fail_without_room(ExchangeId exchange, const std::string& tenant,

@@ -19,8 +19,9 @@ namespace {
 constexpr std::int64_t kNumbersOfClone = 1'000'000'000;
 // Ids of requests at the device that no other of its clients uses.
 constexpr std::uint64_t kFirstSample = std::uint64_t{1} << 62U;
-// Completions that a sampler remembers for those that poll it.
+// Completions that a sampler remembers for those that poll it, for each of this many clones.
 constexpr std::size_t kMaxCompletions = 4096;
+constexpr std::size_t kMaxClones = 1024;
 
 ApiError no_sampler(const std::string& id) {
   return {404, "sampling_session_id: there is no sampling session " + quote(id),
@@ -33,6 +34,9 @@ ApiError no_sampler(const std::string& id) {
 
 void Service::add_sampler(const std::string& id, Sampler sampler) {
   sessions_.at(sampler.session_id).samplers.insert(id);
+  if (!sampler.adapter.empty()) {
+    ++adapters_.at(sampler.adapter).samplers;
+  }
   samplers_.emplace(id, std::move(sampler));
 }
 
@@ -44,18 +48,12 @@ void Service::on(ExchangeId exchange, CreateSamplingSession& call) {
   if (!call.base_model.empty() && !has_base(exchange, call.base_model)) {
     return;
   }
-  Sampler sampler;
-  sampler.session_id = call.session_id;
+  const CheckpointInfo* info = nullptr;
   if (call.path) {
-    const CheckpointInfo* info = find_checkpoint(exchange, *call.path);
+    info = find_checkpoint(exchange, *call.path);
     if (info == nullptr) {
       return;
     }
-    sampler.path = call.path;
-    sampler.adapter = to_text(*call.path);
-    Adapter& adapter = adapters_[sampler.adapter];
-    adapter.path = call.path;
-    adapter.lora = info->lora;
   }
   const std::string id = call.session_id + ":sample:" + std::to_string(call.sampling_seq_id);
   const auto same = samplers_.find(id);
@@ -69,16 +67,26 @@ void Service::on(ExchangeId exchange, CreateSamplingSession& call) {
       fail(exchange, {429, "the session has too many sampling sessions"});
       return;
     }
+    Sampler sampler;
+    sampler.session_id = call.session_id;
+    if (info != nullptr) {
+      sampler.path = call.path;
+      sampler.adapter = to_text(*call.path);
+      Adapter& adapter = adapters_[sampler.adapter];
+      adapter.path = call.path;
+      adapter.lora = info->lora;
+    }
     add_sampler(id, std::move(sampler));
   }
   respond(exchange, Json::Object{{"type", "create_sampling_session"}, {"sampling_session_id", id}});
 }
 
-std::string Service::add_snapshot_sampler(const NewSnapshot& request, engines::Snapshot snapshot) {
+Result<std::string> Service::add_snapshot_sampler(const NewSnapshot& request,
+                                                  engines::Snapshot snapshot) {
   std::string id = request.session_id + ":sample:" + std::to_string(request.sampling_seq_id);
   if (!sessions_.contains(request.session_id) || samplers_.contains(id)) {
     model_bytes_.give_back(request.tenant, request.bytes);
-    return id;
+    return invalid_argument("sampling_session_seq_id: another request has had this number");
   }
   // The oldest snapshots make room: those that own no checkpoint would otherwise pile up.
   const std::vector<Removable> kept = idle_snapshots(request.session_id);
@@ -103,11 +111,6 @@ void Service::end_sampler(const std::string& id) {
   if (found == samplers_.end()) {
     return;
   }
-  const Sampler sampler = std::move(found->second);
-  samplers_.erase(found);
-  if (const auto session = sessions_.find(sampler.session_id); session != sessions_.end()) {
-    session->second.samplers.erase(id);
-  }
   std::vector<std::string> requests;
   for (const auto& [request, sampling] : sampling_) {
     if (sampling.sampler == id) {
@@ -117,6 +120,11 @@ void Service::end_sampler(const std::string& id) {
   for (const std::string& request : requests) {
     drop_sampling(request);
   }
+  const Sampler sampler = std::move(found->second);
+  samplers_.erase(found);
+  if (const auto session = sessions_.find(sampler.session_id); session != sessions_.end()) {
+    session->second.samplers.erase(id);
+  }
   for (const Poll& poll : std::exchange(polls_, {})) {
     if (poll.sampler == id) {
       fail(poll.exchange, no_sampler(id));
@@ -124,14 +132,29 @@ void Service::end_sampler(const std::string& id) {
       polls_.push_back(poll);
     }
   }
-  // A snapshot has one sampler; an adapter of a checkpoint stays for others, until it is idle.
   const auto adapter = adapters_.find(sampler.adapter);
-  if (adapter != adapters_.end() && adapter->second.snapshot) {
+  if (adapter == adapters_.end()) {
+    return;
+  }
+  --adapter->second.samplers;
+  // A snapshot has one sampler; an adapter of a checkpoint stays for others, until it is idle.
+  if (adapter->second.snapshot) {
     if (adapter->second.state == Adapter::State::kPublished) {
       deps_.backend->unpublish(sampler.adapter);
     }
     model_bytes_.give_back(adapter->second.tenant, adapter->second.bytes);
     adapters_.erase(adapter);
+  } else {
+    drop_unused_adapter(sampler.adapter);
+  }
+}
+
+// Forgets an adapter that is not loaded and that no sampler uses.
+void Service::drop_unused_adapter(const std::string& name) {
+  const auto found = adapters_.find(name);
+  if (found != adapters_.end() && found->second.samplers == 0 &&
+      found->second.state == Adapter::State::kUnloaded) {
+    adapters_.erase(found);
   }
 }
 
@@ -208,6 +231,13 @@ void Service::on_published(const std::string& name, const Status& status) {
     }
     return;
   }
+  if (std::exchange(found->second.stale, false)) {
+    if (status.ok()) {
+      deps_.backend->unpublish(name);
+    }
+    publish(name);
+    return;
+  }
   if (status.code() == Errc::kResourceExhausted && unload_idle(0)) {
     publish(name);  // there is more room now
     return;
@@ -216,6 +246,7 @@ void Service::on_published(const std::string& name, const Status& status) {
   for (const auto& then : std::exchange(found->second.waiting, {})) {
     then(status);
   }
+  drop_unused_adapter(name);
 }
 
 // Unloads idle adapters until at most `kept` are loaded. Returns whether any was.
@@ -233,6 +264,7 @@ bool Service::unload_idle(std::size_t kept) {
   for (; unloaded < idle.size() && loaded > kept; ++unloaded, --loaded) {
     adapters_.at(idle[unloaded].second).state = Adapter::State::kUnloaded;
     deps_.backend->unpublish(idle[unloaded].second);
+    drop_unused_adapter(idle[unloaded].second);
   }
   return unloaded > 0;
 }
@@ -246,9 +278,15 @@ void Service::release_adapter(const std::string& name) {
 
 void Service::forget_published(const CheckpointPath& path) {
   const auto found = adapters_.find(to_text(path));
-  if (found != adapters_.end() && found->second.state == Adapter::State::kPublished) {
+  if (found == adapters_.end()) {
+    return;
+  }
+  if (found->second.state == Adapter::State::kPublishing) {
+    found->second.stale = true;  // what is being published may be older
+  } else if (found->second.state == Adapter::State::kPublished) {
     found->second.state = Adapter::State::kUnloaded;  // requests that run keep the old weights
     deps_.backend->unpublish(found->first);
+    drop_unused_adapter(to_text(path));
   }
 }
 
@@ -278,15 +316,23 @@ void Service::on(ExchangeId exchange, SampleCall& call, const Caller& caller) {
     return;
   }
   if (!running_samples_.fits(caller.tenant, count)) {
-    fail(exchange, {429, "the server has too many samples"});
+    fail(exchange,
+         {429, "too many samples are waiting or being generated for this tenant or on the server"});
     return;
   }
+  const std::int64_t clone = call.seq_id / kNumbersOfClone;
+  auto& cursors = found->second.cursors;
+  if (cursors.size() >= kMaxClones && !cursors.contains(clone)) {
+    fail(exchange, {400, "seq_id: the sampler has too many clones", "seq_id"});
+    return;
+  }
+  cursors.try_emplace(clone);
   running_samples_.take(caller.tenant, count);
   futures_.add(request, caller.tenant, call.digest);
   respond_request();
   Sampling sampling;
   sampling.sampler = call.sampling_session_id;
-  sampling.clone = call.seq_id / kNumbersOfClone;
+  sampling.clone = clone;
   sampling.left = count;
   sampling.arrival = deps_.now();
   sampling.results.resize(count);
@@ -440,8 +486,14 @@ void Service::on(ExchangeId exchange, const RetrieveFutures& call) {
     respond(exchange, completions_of(sampler, clone, call.previous_cursor));
     return;
   }
-  polls_.push_back({exchange, call.sampling_session_id, clone, call.previous_cursor,
-                    deps_.now() + deps_.limits.futures.poll_time});
+  Duration wait = deps_.limits.futures.poll_time;
+  if (call.timeout_seconds) {
+    const std::chrono::duration<double> longest = wait;
+    wait = std::chrono::duration_cast<Duration>(
+        std::chrono::duration<double>(std::clamp(*call.timeout_seconds, 0.0, longest.count())));
+  }
+  polls_.push_back(
+      {exchange, call.sampling_session_id, clone, call.previous_cursor, deps_.now() + wait});
 }
 
 void Service::on(ExchangeId exchange, const CancelFuture& call) {

@@ -57,10 +57,10 @@ void Service::add_model(ExchangeId exchange, const NewModel& request, RunInfo ru
   const std::size_t bytes = deps_.model_bytes ? deps_.model_bytes(run.lora) : 0;
   const std::string needs = "lora_config: a model of rank " + std::to_string(run.lora.rank) +
                             " takes " + mebibytes_text(static_cast<std::int64_t>(bytes));
-  if (bytes > model_bytes_.largest()) {
+  if (bytes > model_bytes_.max_share()) {
     fail(exchange, {400,
-                    needs + ", and all models may take " +
-                        mebibytes_text(static_cast<std::int64_t>(model_bytes_.largest())) +
+                    needs + ", and a single model may take at most " +
+                        mebibytes_text(static_cast<std::int64_t>(model_bytes_.max_share())) +
                         "; choose a lower rank",
                     "lora_config"});
     return;
@@ -69,7 +69,7 @@ void Service::add_model(ExchangeId exchange, const NewModel& request, RunInfo ru
     const bool lacks_memory = open_models_.fits(session->tenant, 1);
     fail_without_room(exchange, session->tenant,
                       lacks_memory ? needs + ", and " + memory_text(session->tenant)
-                                   : "the server or its tenant has too many models",
+                                   : "too many models are open for this tenant or on the server",
                       lacks_memory ? "lora_config" : "");
     return;
   }
@@ -212,14 +212,16 @@ void Service::enqueue(ExchangeId exchange, const QueueTurn& turn, Op op) {
     respond_future(exchange, request, turn.model_id);  // the client has sent the request again
     return;
   }
-  if (model.queue.size() >= deps_.limits.max_waiting) {
-    fail(exchange, {429, "the model has too many requests"});
+  const bool is_next = turn.seq_id == model.queue.next();
+  if (!is_next && model.queue.size() >= deps_.limits.max_waiting) {
+    fail(exchange, {429, "too many requests of this model wait for earlier ones"});
     return;
   }
-  const std::size_t bytes = turn.seq_id == model.queue.next() ? 0 : bytes_of(op);
+  const std::size_t bytes = is_next ? 0 : bytes_of(op);
   if (!waiting_bytes_.fits(model.tenant, bytes)) {
-    fail(exchange,
-         {429, "too many requests of the server or its tenant wait for others before them"});
+    fail(exchange, {429,
+                    "too many requests wait for earlier ones of their model, for this tenant or on "
+                    "the server"});
     return;
   }
   const std::size_t snapshot = snapshot_bytes_of(model, std::get_if<SaveWeights>(&op));
@@ -246,11 +248,16 @@ void Service::enqueue(ExchangeId exchange, const QueueTurn& turn, Op op) {
 }
 
 std::size_t Service::bytes_of(const Op& op) {
+  std::size_t bytes = 0;
+  if (const auto* save = std::get_if<SaveWeights>(&op)) {
+    for (const auto& [name, value] : save->user_metadata) {
+      bytes += name.size() + value.size();
+    }
+  }
   const auto* call = std::get_if<ForwardCall>(&op);
   if (call == nullptr) {
-    return 0;
+    return bytes;
   }
-  std::size_t bytes = 0;
   for (const engines::TrainSequence& one : call->sequences) {
     bytes += one.ids.size() * sizeof(one.ids[0]) + one.response_mask.size() +
              (one.advantages.size() + one.behavior_logprobs.size() + one.token_weights.size()) *
@@ -313,8 +320,9 @@ void Service::on(ExchangeId exchange, SaveWeights& call) {
 }
 
 void Service::run(const std::string& model_id, std::int64_t seq_id, const RefusedCall& call) {
-  // A refused part of a batch leaves its gradients incomplete.
-  models_.at(model_id).failed_backward = seq_id;
+  if (call.backward) {
+    models_.at(model_id).failed_backward = seq_id;
+  }
   finish(model_id, seq_id, failed_future(call.error.message, FailureCategory::kUser));
 }
 
@@ -395,32 +403,36 @@ void Service::run(const std::string& model_id, std::int64_t seq_id, SaveWeights&
   }
   const NewSnapshot snapshot{model.session_id, model.tenant, call.sampling_seq_id.value_or(0),
                              info.lora, snapshot_bytes_of(model, &call)};
-  deps_.backend->save(
-      model.job, with_optimizer,
-      [this, model_id, seq_id, info, named = call.name.has_value(),
-       recipients = std::move(call.recipients), snapshot](Result<JobState> state) {
-        if (!state.ok()) {
-          model_bytes_.give_back(snapshot.tenant, snapshot.bytes);
-          fail_turn(model_id, seq_id, state.status());
-          return;
-        }
-        if (!named) {
-          const std::string sampler =
-              add_snapshot_sampler(snapshot, std::move(state.value().weights));
-          finish(
-              model_id, seq_id,
-              Json::Object{{"type", "save_weights_for_sampler"}, {"sampling_session_id", sampler}});
-          return;
-        }
-        store_checkpoint(info, std::move(state).value(), recipients,
-                         [this, model_id, seq_id, path = info.path](const Status& status) {
-                           if (!status.ok()) {
-                             fail_turn(model_id, seq_id, status);
-                             return;
-                           }
-                           finish(model_id, seq_id, Json::Object{{"path", to_text(path)}});
-                         });
-      });
+  deps_.backend->save(model.job, with_optimizer,
+                      [this, model_id, seq_id, info, named = call.name.has_value(),
+                       recipients = std::move(call.recipients), snapshot](Result<JobState> state) {
+                        if (!state.ok()) {
+                          model_bytes_.give_back(snapshot.tenant, snapshot.bytes);
+                          fail_turn(model_id, seq_id, state.status());
+                          return;
+                        }
+                        if (!named) {
+                          const Result<std::string> sampler =
+                              add_snapshot_sampler(snapshot, std::move(state.value().weights));
+                          if (!sampler.ok()) {
+                            fail_turn(model_id, seq_id, sampler.status());
+                            return;
+                          }
+                          finish(model_id, seq_id,
+                                 Json::Object{{"type", "save_weights_for_sampler"},
+                                              {"sampling_session_id", sampler.value()}});
+                          return;
+                        }
+                        store_checkpoint(
+                            info, std::move(state).value(), recipients,
+                            [this, model_id, seq_id, path = info.path](const Status& status) {
+                              if (!status.ok()) {
+                                fail_turn(model_id, seq_id, status);
+                                return;
+                              }
+                              finish(model_id, seq_id, Json::Object{{"path", to_text(path)}});
+                            });
+                      });
 }
 
 void Service::on(ExchangeId exchange, LoadWeights& call) {
@@ -437,7 +449,7 @@ void Service::on(ExchangeId exchange, LoadWeights& call) {
     return;
   }
   if (call.with_optimizer && !info->has_optimizer) {
-    fail(exchange, {400, "path: the checkpoint has no state of an optimizer", "path"});
+    fail(exchange, {400, "path: the checkpoint has no optimizer state", "path"});
     return;
   }
   RunInfo run;
@@ -474,7 +486,7 @@ void Service::run(const std::string& model_id, std::int64_t seq_id, const LoadWe
   } else if (info == nullptr) {
     status = Status(Errc::kNotFound, "path: there is no checkpoint " + to_text(call.path));
   } else if (call.with_optimizer && !info->has_optimizer) {
-    status = invalid_argument("path: the checkpoint has no state of an optimizer");
+    status = invalid_argument("path: the checkpoint has no optimizer state");
   } else if (!has_same_modules(info->lora, model.run.lora)) {
     status = invalid_argument("path: the checkpoint's rank or modules are not those of the model");
   }

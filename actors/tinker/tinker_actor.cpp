@@ -111,7 +111,8 @@ void on_tinker_request(Self self, HttpRequest& request, const Caller& caller) {
   const ExchangeId exchange = request.exchange;
   const std::size_t bytes = request.body.size();
   if (state.parsing_bytes + bytes > kMaxParsingBytes) {
-    HttpResponse response = openai::to_response({429, "the server has too many requests"});
+    HttpResponse response =
+        openai::to_response({429, "too many requests are pending on the server; try again later"});
     response.headers.push_back({"retry-after", "1"});
     respond(state.deps, exchange, std::move(response));
     return;

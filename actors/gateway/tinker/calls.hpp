@@ -37,6 +37,7 @@ struct QueueTurn {
 struct RefusedCall {
   ApiError error;
   std::optional<QueueTurn> turn;
+  bool backward = false;  // it was to add gradients, so those of its model are incomplete
 };
 
 /// A request, or why it is refused.

@@ -357,7 +357,8 @@ RefusedCall refused_call(const Status& status, std::optional<QueueTurn> turn = s
   const std::size_t colon = turn.has_value() ? message.find(": ") : std::string::npos;
   return {{400, clipped(message, kMaxMessageBytes),
            colon == std::string::npos ? "" : message.substr(0, colon)},
-          std::move(turn)};
+          std::move(turn),
+          false};
 }
 
 bool parse(std::string_view body, tinker_wire::ForwardBackwardRequest& request) {
@@ -401,7 +402,9 @@ CallResult<ForwardCall> read_forward(std::string_view body, std::string_view con
   QueueTurn turn{request.model_id(), request.seq_id()};
   Result<ForwardCall> call = read_request(request, model);
   if (!call.ok()) {
-    return refused_call(call.status(), std::move(turn));
+    RefusedCall refusal = refused_call(call.status(), std::move(turn));
+    refusal.backward = !request.forward_only();
+    return refusal;
   }
   call.value().turn = std::move(turn);
   return std::move(call).value();

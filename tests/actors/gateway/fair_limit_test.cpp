@@ -45,9 +45,9 @@ TEST(FairLimitTest, ATenantHoldsAtMostWhatIsFree) {
   EXPECT_EQ(fill(limit, "b"), 34U);
 }
 
-TEST(FairLimitTest, NothingMoreAlwaysFits) {
+TEST(FairLimitTest, AnAmountOf0AlwaysFits) {
   FairLimit limit(120, Tenancy::kSeveral);
-  EXPECT_EQ(limit.largest(), 60U);
+  EXPECT_EQ(limit.max_share(), 60U);
   EXPECT_EQ(limit.left("a"), 120U) << "at once";
   limit.take("a", 100);
   EXPECT_EQ(limit.left("a"), 0U);

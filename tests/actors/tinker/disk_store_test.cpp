@@ -125,6 +125,20 @@ TEST_F(DiskStoreTest, ReadsWhatItHasStored) {
   EXPECT_FALSE(store_->get(info("a").path, false).value().optimizer.has_value());
 }
 
+TEST_F(DiskStoreTest, ForgetsRunsThatHaveNoCheckpoint) {
+  ASSERT_TRUE(store_->put(info("a"), state(1), {}).ok());
+  for (const char* id : {"abc:train:0", "abc:train:1"}) {
+    ASSERT_TRUE(store_->put_run({id, "arithmetic", info("a").lora, 2000, {}}).ok());
+    EXPECT_TRUE(store_->remove_run(id).ok());
+  }
+  EXPECT_TRUE(store_->remove_run("abc:train:2").ok());
+  EXPECT_FALSE(fs::exists(root() / "abc.train.1"));
+  const auto runs = store_->runs();
+  ASSERT_EQ(runs.value().entries.size(), 1U);
+  EXPECT_EQ(runs.value().entries[0].id, "abc:train:0");
+  EXPECT_TRUE(store_->get(info("a").path, true).ok());
+}
+
 TEST_F(DiskStoreTest, ADamagedOptimizerIsRefused) {
   ASSERT_TRUE(store_->put(info("a"), state(1), {}).ok());
   const fs::path folder = root() / "abc.train.0" / "weights" / "a";

@@ -138,6 +138,10 @@ public:
     all_runs[run.id] = run;
     return {};
   }
+  Status remove_run(const std::string& id) override {
+    all_runs.erase(id);
+    return {};
+  }
   Result<std::int64_t> put(const tinker::CheckpointInfo& info, const tinker::JobState& state,
                            std::span<const tinker::AgeRecipient> /*recipients*/) override {
     entries[info.path] = {info, state};
@@ -158,6 +162,9 @@ public:
     return state;
   }
   Status remove(const tinker::CheckpointPath& path) override {
+    if (Status failure = std::exchange(next_remove_failure, Status()); !failure.ok()) {
+      return failure;
+    }
     const std::size_t removed =
         entries.erase(path) + std::erase_if(damaged, [&](const tinker::DamagedEntry& one) {
           return one.id == to_text(path);
@@ -176,7 +183,8 @@ public:
 
   std::map<tinker::CheckpointPath, std::pair<tinker::CheckpointInfo, tinker::JobState>> entries;
   std::vector<tinker::DamagedEntry> damaged;
-  Status next_run_failure;  // of the next `put_run`
+  Status next_run_failure;     // of the next `put_run`
+  Status next_remove_failure;  // of the next `remove`
   std::map<std::string, tinker::RunInfo> all_runs;
 };
 

@@ -42,7 +42,7 @@ TEST_F(FutureTableTest, ManyResultsOfASessionAreDroppedInTime) {
   const std::string kept = add_ready("ab", 1);  // its id begins with that of the other session
   table_.drop_session("a");
   EXPECT_EQ(table_.size(), 1U);
-  EXPECT_EQ(table_.bytes(), 2 + actors::tinker::kResultBytes);
+  EXPECT_EQ(table_.bytes(), 2 + actors::tinker::kResultOverheadBytes);
   EXPECT_EQ(status_of(kept), 200U);
 }
 
@@ -51,10 +51,10 @@ TEST_F(FutureTableTest, ResultsEndInTheOrderOfTheirDeadlines) {
   const std::string unread = add_ready("a", 1, start);
   const std::string read = add_ready("a", 2, start + std::chrono::minutes(1));
   EXPECT_EQ(status_of(read, start + std::chrono::minutes(2)), 200U);
-  table_.drop_old(start + std::chrono::minutes(3));
+  table_.drop_expired(start + std::chrono::minutes(3));
   EXPECT_EQ(status_of(read), 410U);
   EXPECT_EQ(table_.size(), 1U);
-  table_.drop_old(start + std::chrono::hours(1));
+  table_.drop_expired(start + std::chrono::hours(1));
   EXPECT_EQ(status_of(unread), 410U);
   EXPECT_EQ(table_.bytes(), 0U);
 }

@@ -24,6 +24,7 @@ TEST_F(TinkerServiceTest, RequestsBeyondTheLimitAreRefused) {
   ask(forward(model, 2));
   ask(forward(model, 3));
   ask(forward(model, 4), 429);
+  ask(forward(model, 1));  // it is next: the others wait for it
   tinker::CreateModel call;
   call.session_id = session;
   call.model_seq_id = 5;
@@ -168,7 +169,7 @@ TEST_F(TinkerServiceTest, ResultsOfATenantAreBounded) {
 }
 
 TEST_F(TinkerServiceTest, TheTenantWithTheLargestResultsMakesRoom) {
-  limits_.futures.max_bytes = 6 * tinker::kResultBytes;
+  limits_.futures.max_bytes = 6 * tinker::kResultOverheadBytes;
   tenancy_ = Tenancy::kSeveral;
   start();
   caller_.tenant = "b";

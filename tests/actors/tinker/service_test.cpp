@@ -226,7 +226,7 @@ TEST_F(TinkerServiceTest, ResultsAreKeptForATime) {
 }
 
 TEST_F(TinkerServiceTest, OldResultsMakeRoomForNewOnes) {
-  limits_.futures.max_bytes = 3 * tinker::kResultBytes + 250;
+  limits_.futures.max_bytes = 3 * tinker::kResultOverheadBytes + 250;
   start();
   const std::string model = new_model(new_session());
   std::vector<std::string> requests;
