@@ -58,10 +58,9 @@ Result<std::vector<CodePointSpan>> included_spans(const List& messages,
     ++turn;
   }
   if (turn != spans.size()) {
-    return invalid_argument("the chat template has " + std::to_string(spans.size()) +
+    return invalid_argument("the chat template renders " + std::to_string(spans.size()) +
                             " generation blocks for " + std::to_string(turn) +
-                            " messages of the assistant, so those with the weight 0 cannot be "
-                            "found");
+                            " assistant messages, so messages with weight 0 cannot be excluded");
   }
   return included;
 }
@@ -144,8 +143,7 @@ Result<List> TextCodec::messages_from(const std::string& json) const {
     return calls != nullptr && calls->truthy();
   });
   if (has_calls && template_.has_value() && !knows_calls_) {
-    return invalid_argument(
-        "the row has tool_calls, which the model's chat template does not know");
+    return invalid_argument("the row has tool_calls, which the model's chat template does not use");
   }
   return renders_parts_ ? std::move(messages) : with_joined_parts(std::move(messages));
 }
@@ -161,7 +159,7 @@ Result<Value> TextCodec::tools_from(const std::string& json) const {
     return Value();
   }
   if (template_.has_value() && !knows_tools_) {
-    return invalid_argument("the row has tools, which the model's chat template does not know");
+    return invalid_argument("the row has tools, which the model's chat template does not use");
   }
   return Value::parse_json(json);
 }

@@ -71,12 +71,12 @@ void submit(GatewaySelf self, ExchangeId id, BodyKind kind, std::string body,
 void refuse_too_many(GatewaySelf self, ExchangeId id) {
   auto& state = self->state;
   state.metrics->on_refused(state.exchanges.at(id).caller.tenant);
-  fail(
-      self, id,
-      {429,
-       state.tenancy == Tenancy::kOne ? "the server has too many requests"
-                                      : "the server has too many requests of this tenant or of all",
-       "", "too_many_requests"});
+  fail(self, id,
+       {429,
+        state.tenancy == Tenancy::kOne
+            ? "too many requests are pending on the server; try again later"
+            : "too many requests are pending for this tenant or on the server; try again later",
+        "", "too_many_requests"});
 }
 
 bool forget_choice(GatewayState& state, SampleId sample) {

@@ -25,7 +25,8 @@
 namespace tidemill::actors {
 
 /// The limits of a gateway. Requests beyond a limit get 429. With several tenants, each limit is
-/// shared dynamically: a tenant may hold at most as much as remains free (fair_limit.hpp).
+/// shared dynamically: an amount fits if it and what its tenant already holds are at most what is
+/// free beforehand (fair_limit.hpp).
 struct GatewayLimits {
   /// Maximum number of choices that are waiting or being generated.
   std::size_t max_choices = 2048;

@@ -19,13 +19,14 @@ constexpr std::uint32_t kMaxServedJobs = 100;
 
 }  // namespace
 
-Result<EndedJob> end_job(JobStore& jobs, const std::string& id, const storage::JobChange& change) {
+Result<RunEndOutcome> record_run_end(JobStore& jobs, const std::string& id,
+                                     const storage::JobChange& change) {
   TIDEMILL_ASSIGN_OR_RETURN(JobRecord job, jobs.find(id));
   if (!may_follow(job.state, *change.state)) {
-    return EndedJob{std::move(job), false};
+    return RunEndOutcome{std::move(job), false};
   }
   TIDEMILL_ASSIGN_OR_RETURN(job, jobs.change(id, change));
-  return EndedJob{std::move(job), true};
+  return RunEndOutcome{std::move(job), true};
 }
 
 Status check_not_in_use(JobStore& jobs, const std::string& model,

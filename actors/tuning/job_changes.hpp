@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private to actors/tuning. What the tuner does with the store of jobs beyond single calls. Each
-// function runs at the port of the store.
+// Private to actors/tuning. Compound operations of the tuner on the job store. Each function runs
+// at the port of the store.
 #pragma once
 
 #include <functional>
@@ -12,16 +12,16 @@
 
 namespace tidemill::actors {
 
-/// A job whose run has ended.
-struct EndedJob {
+/// A job whose run has ended, and whether the store now says so.
+struct RunEndOutcome {
   storage::JobRecord job;
-  bool is_changed = true;  // false: a client has cancelled or paused it before
+  bool was_recorded = true;  // false: a client has cancelled or paused the job before
 };
 
-/// Writes how the run of a job has ended. Changes nothing if the state of the job no longer permits
-/// that, because a client has cancelled or paused it. Errors: those of `JobStore::change`.
-[[nodiscard]] Result<EndedJob> end_job(storage::JobStore& jobs, const std::string& id,
-                                       const storage::JobChange& change);
+/// Records how the run of a job has ended. If a client has cancelled or paused the job meanwhile,
+/// changes nothing and returns the job as it is. Errors: those of `JobStore::change`.
+[[nodiscard]] Result<RunEndOutcome> record_run_end(storage::JobStore& jobs, const std::string& id,
+                                                   const storage::JobChange& change);
 
 /// Checks that no job that has not ended uses the name `model`. `model_name` returns the name of a
 /// job's model. Errors: `kInvalidArgument` naming the job; those of `JobStore::unfinished`.

@@ -285,8 +285,8 @@ void unload(Self self, const std::string& name) {
 // paused the job meanwhile, it stays so, and its adapter is unloaded.
 void write_end(Self self, const std::string& id, const JobChange& change) {
   at_store(
-      self, [id, change](JobStore& jobs) { return end_job(jobs, id, change); },
-      [self, id, change](const Result<EndedJob>& ended) {
+      self, [id, change](JobStore& jobs) { return record_run_end(jobs, id, change); },
+      [self, id, change](const Result<RunEndOutcome>& ended) {
         auto& state = self->state;
         const bool has_room = ended.status().code() != Errc::kResourceExhausted;
         const bool is_first = state.unwritten.erase(id) == 0;
@@ -296,7 +296,7 @@ void write_end(Self self, const std::string& id, const JobChange& change) {
         if (!has_room) {
           state.unwritten[id] = {change};
           retry_later(self);
-        } else if (const bool is_written = ended.ok() && ended.value().is_changed;
+        } else if (const bool is_written = ended.ok() && ended.value().was_recorded;
                    !is_written && change.fine_tuned_model.has_value()) {
           unload(self, *change.fine_tuned_model);
         } else if (is_written && ended.value().job.state == JobState::kFailed) {

@@ -189,10 +189,10 @@ Status check_weights(const Json& messages) {
     }
     has_target = has_target || (is_assistant && (number == nullptr || *number == 1));
   }
-  return has_target ? Status()
-                    : invalid_argument(
-                          "messages: all of the assistant have the weight 0, so there "
-                          "is nothing to learn");
+  return has_target
+             ? Status()
+             : invalid_argument(
+                   "messages: every assistant message has weight 0, so the row has no target");
 }
 
 // Refuses the member `weight` of messages of which none or all are targets.

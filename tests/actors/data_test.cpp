@@ -230,9 +230,10 @@ TEST_F(DataTest, ATurnOfWeightZeroIsNoTarget) {
   const TextCodec split = codec(
       "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}x{% endgeneration %}"
       "{% generation %}{{ m.content }}{% endgeneration %}{% endif %}{% endfor %}");
-  EXPECT_EQ(split.supervised(message_row(row)).status().message(),
-            "train.jsonl:3: the chat template has 6 generation blocks for 3 messages of the "
-            "assistant, so those with the weight 0 cannot be found");
+  EXPECT_EQ(
+      split.supervised(message_row(row)).status().message(),
+      "train.jsonl:3: the chat template renders 6 generation blocks for 3 assistant messages, "
+      "so messages with weight 0 cannot be excluded");
 }
 
 TEST_F(DataTest, ToolsAndTheirCallsAreRenderedAsInServing) {
@@ -259,11 +260,11 @@ TEST_F(DataTest, ToolsAndTheirCallsAreRenderedAsInServing) {
 TEST_F(DataTest, ToolsThatTheTemplateDoesNotRenderAreRefused) {
   storage::SupervisedRow row = message_row(kCall);
   EXPECT_EQ(codec().supervised(row).status().message(),
-            "train.jsonl:3: the row has tool_calls, which the model's chat template does not know");
+            "train.jsonl:3: the row has tool_calls, which the model's chat template does not use");
   row = message_row(R"([{"role": "user", "content": "a"}, {"role": "assistant"}])");
   row.tools = kTools;
   EXPECT_EQ(codec().supervised(row).status().message(),
-            "train.jsonl:3: the row has tools, which the model's chat template does not know");
+            "train.jsonl:3: the row has tools, which the model's chat template does not use");
 }
 
 TEST_F(DataTest, ATurnThatEndsBeforeItBeginsIsRefused) {

@@ -259,7 +259,7 @@ class TuningTest(unittest.TestCase):
                 ({"tidemill": {"train.steps": 4}, "method": epochs},
                  "train.steps cannot be combined with n_epochs"),
                 ({"method": reinforcement}, "reward.pattern: offset 1: "),
-                ({"method": many}, "has 65 rewards, and a job may have 64")):
+                ({"method": many}, "65 rewards; a job may have at most 64")):
             status, data = self.jobs.server.request("POST", "/v1/fine_tuning/jobs", {**good, **change})
             self.assertEqual(status, 400, data)
             self.assertIn(text, data["error"]["message"])
@@ -398,7 +398,7 @@ class LimitsTest(unittest.TestCase):
                           "supervised": {"hyperparameters": {"batch_size": 8, "n_epochs": 2}}}}
         error = self.refusal(few, ROWS[:3])
         self.assertEqual(error["param"], "training_file")
-        self.assertIn("3 rows, and 2 epochs have fewer than one batch of 8", error["message"])
+        self.assertIn("3 rows in 2 epochs are fewer than one batch of 8", error["message"])
         self.assertEqual(self.jobs.wait(self.jobs.create(few, ROWS[:4]))["status"], "succeeded")
 
     def documented(self) -> list[tuple[str, str, str]]:

@@ -72,20 +72,20 @@ TEST(ServePlan, ARankThatCannotFitIsKnownBeforeItsAdapterIsMade) {
   const auto model = open_trained_model(options.model, {}, 0);
   ASSERT_TRUE(model.ok()) << model.status().to_string();
   const JobModel trained{options.model, model.value().files};
-  const JobPart part{plan_of_rank(64).total(), 4};
+  const JobShare share{plan_of_rank(64).total(), 4};
   for (const std::int32_t rank : {1, 16, 64}) {
     lora->rank = rank;
-    const Status fits = check_rank(train, trained, part);
+    const Status fits = check_rank(train, trained, share);
     EXPECT_TRUE(fits.ok()) << fits.to_string();
   }
   lora->rank = 256;
-  EXPECT_THAT(check_rank(train, trained, part).message(),
+  EXPECT_THAT(check_rank(train, trained, share).message(),
               AllOf(StartsWith("train.adapter.rank: a job of rank 256 needs at least "),
                     HasSubstr(", and each of 4 jobs (serve.tuning.max_running) may have "),
-                    HasSubstr("; rank 64 fits with short rows; a server with fewer such jobs "
-                              "leaves more to each")));
+                    HasSubstr("; rank 64 fits with short rows; lower serve.tuning.max_running to "
+                              "give each job more")));
   lora->rank = 64;
-  EXPECT_FALSE(check_rank(train, trained, {part.bytes - 1, 4}).ok());
+  EXPECT_FALSE(check_rank(train, trained, {share.bytes - 1, 4}).ok());
   EXPECT_THAT(check_rank(train, trained, {1, 1}).message(),
               HasSubstr("the job may have 0.0 MiB; no rank fits with these target_modules"));
 }

@@ -104,9 +104,9 @@ constexpr auto kRefusedKeys = std::to_array<RefusedKey>({
     {"train.adapter", "use its keys, such as train.adapter.rank"},
     {"train.adapter.path", "a job trains a new adapter"},
     {"train.adapter.modules_to_save", "a job trains no whole modules"},
-    {"rollout.kv_bytes", "the server decides it (serve.kv_bytes)"},
-    {"rollout.prefill_tokens", "the server decides it"},
-    {"rollout.workers", "the server decides it"},
+    {"rollout.kv_bytes", "the server sets it (serve.kv_bytes)"},
+    {"rollout.prefill_tokens", "the server sets it"},
+    {"rollout.workers", "the server sets it"},
     {"seed", "use the member seed"},
     {"reward", "use the grader of the method"},
 });
@@ -266,7 +266,7 @@ void apply_overrides(const JobSpec& spec, storage::JobHyperparameters& values) {
 
 }  // namespace
 
-JobSpec complete_spec(JobSpec spec) {
+JobSpec expand_example(JobSpec spec) {
   constexpr std::string_view kQuickstart = "quickstart";
   if (spec.training_file != kQuickstart && spec.training_file != kExampleFile) {
     return spec;
@@ -371,14 +371,14 @@ Status check_rows(const JobSpec& spec, std::uint64_t num_rows) {
     return {};
   }
   return invalid_argument(
-      "training_file: it has " + std::to_string(num_rows) + (num_rows == 1 ? " row" : " rows") +
-      ", and " + std::to_string(values.n_epochs) +
-      (values.n_epochs == 1 ? " epoch has" : " epochs have") + " fewer than one batch of " +
-      std::to_string(values.batch_size) + " (batch_size, n_epochs)");
+      "training_file: " + std::to_string(num_rows) + (num_rows == 1 ? " row in " : " rows in ") +
+      std::to_string(values.n_epochs) + (values.n_epochs == 1 ? " epoch" : " epochs") +
+      " are fewer than one batch of " + std::to_string(values.batch_size) +
+      "; lower batch_size or raise n_epochs");
 }
 
-Status check_limits(const std::variant<SftOptions, RlOptions>& job, const ServeOptions& server,
-                    const engines::ModelConfig& model) {
+Status check_options(const std::variant<SftOptions, RlOptions>& job, const ServeOptions& server,
+                     const engines::ModelConfig& model) {
   if (const auto* sft = std::get_if<SftOptions>(&job)) {
     TIDEMILL_RETURN_IF_ERROR(check_fit(*sft, model));
     return check_adapter(sft->train.common, model);
@@ -386,8 +386,8 @@ Status check_limits(const std::variant<SftOptions, RlOptions>& job, const ServeO
   const auto& rl = std::get<RlOptions>(job);
   TIDEMILL_RETURN_IF_ERROR(check_fit(rl, model));
   if (rl.reward.size() > kMaxRewards) {
-    return invalid_argument("reward: has " + std::to_string(rl.reward.size()) +
-                            " rewards, and a job may have " + std::to_string(kMaxRewards));
+    return invalid_argument("reward: " + std::to_string(rl.reward.size()) +
+                            " rewards; a job may have at most " + std::to_string(kMaxRewards));
   }
   TIDEMILL_RETURN_IF_ERROR(make_reference_answer_check(rl.reward).status());  // compiles patterns
   const std::int64_t most = max_job_tokens(server, model);

@@ -28,11 +28,12 @@ struct JobInputs {
 /// The id of the file that a server offers as an example (`TuningOptions::example`).
 inline constexpr std::string_view kExampleFile = "file-quickstart";
 
-/// Expands a request for the example file (`quickstart` or `kExampleFile`). If it sets no method,
-/// hyperparameters or overrides, it becomes a reinforcement job of 80 steps with the reward
-/// `number`, 32 prompts per step, a learning-rate multiplier of 40, and responses of at most 4
-/// tokens. Returns every other request unchanged.
-[[nodiscard]] storage::JobSpec complete_spec(storage::JobSpec spec);
+/// Expands a request for the example file (`quickstart` or `kExampleFile`). If its method is
+/// supervised, explicitly or by default, and it sets no hyperparameters or overrides, it becomes a
+/// reinforcement job of 80 steps with the reward `number`, 32 prompts per step, a learning-rate
+/// multiplier of 40, and responses of at most 4 tokens. Of every other request, only the name
+/// `quickstart` is replaced by the id of the file.
+[[nodiscard]] storage::JobSpec expand_example(storage::JobSpec spec);
 
 /// Returns the hyperparameters of a job, with a value in place of each "auto":
 /// - `batch_size`: a 500th of the rows, at least 1 and at most 32 (supervised) or 16
@@ -50,13 +51,13 @@ inline constexpr std::string_view kExampleFile = "file-quickstart";
 [[nodiscard]] std::int64_t max_job_tokens(const ServeOptions& server,
                                           const engines::ModelConfig& model);
 
-/// Returns the configuration of a job's run, as JSON, which is YAML: it trains LoRA over the served
-/// model. The base learning rate is 2e-4, or 5e-5 for reinforcement. Responses of a reinforcement
-/// job have at most 256 tokens, and at most half of `JobInputs::max_tokens`, unless the request
-/// says otherwise.
+/// Returns the configuration of a job's run, as JSON, which is YAML. The run trains a new adapter
+/// over the served model: LoRA, or IA3 if an override says so. The base learning rate is 2e-4, or
+/// 5e-5 for reinforcement. Responses of a reinforcement job have at most 256 tokens, and at most
+/// half of `JobInputs::max_tokens`, unless the request says otherwise.
 /// Errors: `kInvalidArgument`, beginning with the field of the request: a grader that has no
-/// counterpart, or a key of `overrides` that jobs may not set, because it names a file or a limit
-/// of the server.
+/// counterpart, an override that jobs may not set, an adapter of another kind, or `n_epochs`
+/// together with `train.steps`.
 [[nodiscard]] Result<std::string> job_config(const ServeOptions& server,
                                              const storage::JobSpec& spec, const JobInputs& inputs);
 
@@ -71,8 +72,8 @@ bool limit_sequences(std::int64_t max_tokens, std::variant<SftOptions, RlOptions
 /// Checks what is known about a job before its rows are read: that its options suit the model, and
 /// leave room for a prompt, that it has at most 64 rewards, and that their patterns are valid.
 /// Errors: `kInvalidArgument` beginning with the key.
-[[nodiscard]] Status check_limits(const std::variant<SftOptions, RlOptions>& job,
-                                  const ServeOptions& server, const engines::ModelConfig& model);
+[[nodiscard]] Status check_options(const std::variant<SftOptions, RlOptions>& job,
+                                   const ServeOptions& server, const engines::ModelConfig& model);
 
 /// Returns the name under which clients request the model of a job: "ft:MODEL:SUFFIX:ID", where ID
 /// are the last 8 characters of the job's id.

@@ -45,25 +45,26 @@ Result<std::int32_t> largest_rank(const TrainOptions& train, NewLora lora, const
 
 }  // namespace
 
-Status check_rank(const TrainOptions& train, const JobModel& model, const JobPart& part) {
+Status check_rank(const TrainOptions& train, const JobModel& model, const JobShare& share) {
   const auto* lora = train.adapter.has_value() ? train.adapter->source.get<NewLora>() : nullptr;
   if (lora == nullptr) {
     return {};
   }
   TIDEMILL_ASSIGN_OR_RETURN(const std::int64_t needed, least_bytes(train, *lora, model));
-  if (needed <= part.bytes) {
+  if (needed <= share.bytes) {
     return {};
   }
-  TIDEMILL_ASSIGN_OR_RETURN(const std::int32_t fits, largest_rank(train, *lora, model, part.bytes));
-  const std::string of_part = part.jobs == 1 ? "the job may have "
-                                             : "each of " + std::to_string(part.jobs) +
-                                                   " jobs (serve.tuning.max_running) may have ";
+  TIDEMILL_ASSIGN_OR_RETURN(const std::int32_t fits,
+                            largest_rank(train, *lora, model, share.bytes));
+  const std::string of_share = share.jobs == 1 ? "the job may have "
+                                               : "each of " + std::to_string(share.jobs) +
+                                                     " jobs (serve.tuning.max_running) may have ";
   return invalid_argument(
       "train.adapter.rank: a job of rank " + std::to_string(lora->rank) + " needs at least " +
-      mebibytes_text(needed) + ", and " + of_part + mebibytes_text(part.bytes) + "; " +
+      mebibytes_text(needed) + ", and " + of_share + mebibytes_text(share.bytes) + "; " +
       (fits > 0 ? "rank " + std::to_string(fits) + " fits with short rows"
                 : "no rank fits with these target_modules") +
-      (part.jobs == 1 ? "" : "; a server with fewer such jobs leaves more to each"));
+      (share.jobs == 1 ? "" : "; lower serve.tuning.max_running to give each job more"));
 }
 
 }  // namespace tidemill::workflows

@@ -11,10 +11,10 @@
 
 namespace tidemill::workflows {
 
-/// What a server leaves to its jobs.
-struct JobPart {
+/// The memory that a server leaves to its jobs.
+struct JobShare {
   std::int64_t bytes = 0;  // that one job may take
-  std::int64_t jobs = 0;   // that run at the same time, at most
+  std::int64_t jobs = 0;   // the most that train at the same time
 };
 
 /// What a job trains: an adapter over the model that the server has opened.
@@ -23,11 +23,11 @@ struct JobModel {
   const engines::ModelFiles& files;
 };
 
-/// Checks that a job with a new LoRA adapter fits its part of the memory if its rows are as short
-/// as can be. Makes no adapter.
+/// Checks that a job with a new LoRA adapter fits its share of memory with rows of 2 tokens, the
+/// shortest possible. Does not create the adapter.
 /// Errors: `kInvalidArgument` beginning with `train.adapter.rank`, with the largest rank that fits;
 /// those of `check_adapter`.
 [[nodiscard]] Status check_rank(const TrainOptions& train, const JobModel& model,
-                                const JobPart& part);
+                                const JobShare& share);
 
 }  // namespace tidemill::workflows

@@ -454,10 +454,10 @@ Status check_job(const JobCheck& check, const storage::JobSpec& spec) {
   }
   TIDEMILL_RETURN_IF_ERROR(check_rows(spec, inputs.num_rows));
   TIDEMILL_RETURN_IF_ERROR(
-      of_field(check_limits(parsed.value(), check.server, check.files.config), spec));
+      of_field(check_options(parsed.value(), check.server, check.files.config), spec));
   const TrainOptions& train = std::visit(
       [](const auto& job) -> const auto& { return job.train.common; }, parsed.value());
-  return of_field(check_rank(train, {check.server.model, check.files}, check.part), spec);
+  return of_field(check_rank(train, {check.server.model, check.files}, check.share), spec);
 }
 
 }  // namespace tidemill::workflows

@@ -46,7 +46,7 @@ struct JobCheck {
   const engines::ModelFiles& files;  // of the served model
   std::shared_ptr<storage::FileStore> store;
   ParseRun parse_run;
-  JobPart part;
+  JobShare share;
 };
 
 /// Checks what a client asks for, as `actors::TunerDeps::check` does. Counts the lines of the

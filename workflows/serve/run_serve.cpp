@@ -442,10 +442,10 @@ actors::TunerActor start_tuner(const ServeOptions& options, const ServeEnvironme
   deps.jobs = tuning.stores.jobs;
   deps.port = &tuning.port;
   deps.device = device;
-  deps.complete = complete_spec;
-  const JobPart part{tuning.plan.job_bytes, tuning.plan.max_jobs};
+  deps.complete = expand_example;
+  const JobShare share{tuning.plan.job_bytes, tuning.plan.max_jobs};
   deps.check = [check = JobCheck{options, model, tuning.model, tuning.stores.files, run.parse_run,
-                                 part}](const storage::JobSpec& spec) {
+                                 share}](const storage::JobSpec& spec) {
     return check_job(check, spec);
   };
   deps.start_run =

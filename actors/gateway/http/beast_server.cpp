@@ -434,10 +434,11 @@ private:
   }
 
   bool refuse_load() {
-    return refuse(503,
-                  shared_.limits.tenancy == Tenancy::kOne
-                      ? "the server is receiving too many large requests"
-                      : "the server is receiving too many large requests of this tenant or of all");
+    return refuse(503, std::string("the bodies of requests in progress fill the ") +
+                           (shared_.limits.tenancy == Tenancy::kOne
+                                ? "server's memory for them"
+                                : "memory for this tenant or for all tenants") +
+                           "; try again later");
   }
   bool refuse_length() {
     return refuse(413, "the body is longer than " + std::to_string(max_body_) + " bytes");

@@ -28,11 +28,12 @@ struct HttpEvents {
   /// than `HttpLimits::max_body_bytes`, the request counts as a large one. May be empty:
   /// `max_body_bytes` for all requests.
   std::function<std::size_t(const HttpRequest&)> max_body;
-  /// Called after `check_head`. Returns the tenant as whose the body of this request counts. May be
-  /// empty: all bodies are of one tenant.
+  /// Called after `check_head`. Returns the tenant that is charged for the body of this request,
+  /// and for the part of its response that has not been sent yet. May be empty: one tenant is
+  /// charged for everything.
   std::function<std::string(const HttpRequest&)> tenant_of;
-  /// Called each time all parts of a body have been sent that `start_body` has begun, and which has
-  /// not ended. May be empty.
+  /// Called each time everything that has been written of an unfinished `start_body` response has
+  /// been sent. May be empty.
   std::function<void(ExchangeId)> on_sent;
   /// Called if the connection closes before the response is complete, by the client or because of
   /// a limit. Later calls for the exchange do nothing.
@@ -41,9 +42,11 @@ struct HttpEvents {
 
 /// A server.
 ///
-/// Every request gets one response: either `respond`, or `start_stream` or `start_body`, any number
-/// of `write`, and `end`. A call for an exchange that has ended, or whose client has closed its
-/// connection, does nothing. Threads: may be called from any thread. Only `flush` waits.
+/// Every request gets one response. The caller sends it with one `respond`, or with `start_stream`
+/// or `start_body`, followed by any number of `write` and one `end`. A call for an exchange that
+/// has ended, or whose client has closed its connection, does nothing.
+///
+/// Threads: may be called from any thread. Only `flush` waits.
 class HttpServer {
 public:
   HttpServer() = default;
@@ -59,9 +62,10 @@ public:
   virtual void respond(ExchangeId exchange, HttpResponse response) = 0;
   /// Sends the head of a response whose body follows in parts. `head.body` is its first part.
   virtual void start_stream(ExchangeId exchange, HttpResponse head) = 0;
-  /// Sends the head of a response whose body of `length` bytes follows in parts. Each time all of
-  /// it has been sent so far, `HttpEvents::on_sent` is called, so that the next part need not wait
-  /// in memory. If `end` is called earlier, the connection is closed. `head.body` must be empty.
+  /// Sends the head of a response whose body of `length` bytes follows in parts. Calls
+  /// `HttpEvents::on_sent` each time the head and the parts so far have been sent, so that the
+  /// caller can produce the next part only then. If `end` is called before `length` bytes were
+  /// written, the server closes the connection. `head.body` must be empty.
   virtual void start_body(ExchangeId exchange, HttpResponse head, std::uint64_t length) = 0;
   /// Sends the next part of a body. If the client reads so slowly that
   /// `HttpLimits::max_unsent_bytes` are waiting, its connection is closed.

@@ -35,7 +35,7 @@ std::string head_text(const HttpResponse& response, const ResponseFraming& frami
   }
   if (!framing.keep_alive) {
     text += "connection: close\r\n";
-  } else if (framing.is_old) {
+  } else if (framing.is_http_1_0) {
     text += "connection: keep-alive\r\n";
   }
   return text + "\r\n";

@@ -12,10 +12,10 @@ namespace tidemill::actors {
 
 /// How the body of a response ends, and what happens to its connection.
 struct ResponseFraming {
-  std::string length;  // bytes of the body; empty: unknown
+  std::string length;  // value of Content-Length; empty: unknown
   bool chunked = false;
   bool keep_alive = false;
-  bool is_old = false;  // the client speaks HTTP/1.0
+  bool is_http_1_0 = false;  // the client speaks HTTP/1.0
 };
 
 /// Returns the head of a response, with the empty line after it.
@@ -24,7 +24,8 @@ struct ResponseFraming {
 /// Returns a part of a chunked body.
 [[nodiscard]] std::string chunk_text(const std::string& part);
 
-/// Returns an error in the form of OpenAI's API. `why` has no quotes.
+/// Returns an error in the form of OpenAI's API. `why` is inserted into JSON unescaped: it must not
+/// contain quotes, backslashes or control characters.
 [[nodiscard]] HttpResponse refusal(std::uint32_t status, const std::string& why);
 
 }  // namespace tidemill::actors

@@ -577,7 +577,7 @@ private:
       return nullptr;
     }
     if (!model_.chat->mentions("tools")) {
-      fields_.refuse("tools", "the model's chat template does not know tools");
+      fields_.refuse("tools", "the model's chat template does not use tools");
       return nullptr;
     }
     if (choice.forced && fields_.status().ok()) {
@@ -689,8 +689,8 @@ private:
     for (const Prompt& prompt : call_.prompts) {
       if (prompt.ids.empty()) {
         fields_.refuse(field, call_.form == GenerationForm::kChat
-                                  ? "the chat template makes an empty prompt of them; does a "
-                                    "message have no content?"
+                                  ? "the chat template renders an empty prompt; give at least "
+                                    "one message some content"
                                   : "a prompt has no tokens");
         return;
       }

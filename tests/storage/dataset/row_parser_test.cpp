@@ -226,7 +226,7 @@ TEST(ParseSupervisedRow, RefusesWhatItCannotUse) {
       {R"({"messages": [{"role": "assistant", "weight": 2}]})",
        "messages[0].weight: must be 0 or 1"},
       {R"({"messages": [{"role": "assistant", "weight": 0}]})",
-       "messages: all of the assistant have the weight 0, so there is nothing to learn"},
+       "messages: every assistant message has weight 0, so the row has no target"},
       {R"({"prompt": [{"role": "user"}], "completion": [{"role": "assistant", "weight": 0}]})",
        "completion[0].weight: use the member messages"},
       {R"({"messages": [{"role": "assistant"}], "tools": "t"})", "tools: must be an array"},
