@@ -197,14 +197,18 @@ class Comparison:
         return Load.arrivals(RATES[name], self.seconds, PROMPT, NEW_COSERVE)
 
     def _rate(self, server: Tidemill, load: Load | None, seed: int = 21) -> tuple[float, Row]:
-        """Returns the tokens/s of the jobs during a load, and its row."""
+        """Returns the tokens/s of the jobs during a load, and its row, with the share of the time that
+        generation took."""
         since, first = server.trained_tokens()
+        spent = server.metric("tidemill:generation_seconds_total")
         row: Row = {}
         if load is None:
             time.sleep(self.seconds / 2)
         else:
             row = self.put(load, server, seed=seed)
         until, last = server.trained_tokens()
+        spent = server.metric("tidemill:generation_seconds_total") - spent
+        row["generation"] = spent / (until - since)
         return (last - first) / (until - since), row
 
     def _bursts(self, server: Tidemill) -> list[float]:
@@ -249,7 +253,9 @@ class Comparison:
                 errors = server.request("GET", "/metrics")[1].decode().splitlines()
         for name in RATES:
             yield {"figure": f"coserve_kept_{name}", "value": median(kept[name]), "values": kept[name],
-                   "busy_alone": median(busy[name]), "tok_s": median(rates[name]), "alone_tok_s": median(alone),
+                   "busy_alone": median(busy[name]),
+                   "generation": median([row["generation"] for row in rows[name]]),
+                   "tok_s": median(rates[name]), "alone_tok_s": median(alone),
                    "goodput": min(row["goodput"] for row in rows[name]),
                    "responses": sum(row["responses"] for row in rows[name]),
                    "ttft_p99_s": median([row["ttft_p99_s"] for row in rows[name]]),
