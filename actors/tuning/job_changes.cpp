@@ -29,6 +29,17 @@ Result<RunEndOutcome> record_run_end(JobStore& jobs, const std::string& id,
   return RunEndOutcome{std::move(job), true};
 }
 
+std::string unserved_text(const std::string& job, const Status& why) {
+  if (why.code() != Errc::kResourceExhausted) {
+    return "The model is not served: its adapter cannot be loaded.";
+  }
+  return "The model is not served: the memory for served adapters (serve.adapter_bytes) has no "
+         "room for it. Its adapter is kept in the directory export/adapter of the run " +
+         job +
+         ". Delete models to free room (DELETE /v1/models/ID). The adapter can then be loaded with "
+         "POST /v1/load_lora_adapter, or when the server starts again.";
+}
+
 Status check_not_in_use(JobStore& jobs, const std::string& model,
                         const std::function<std::string(const JobRecord&)>& model_name) {
   TIDEMILL_ASSIGN_OR_RETURN(const std::vector<JobRecord> unfinished, jobs.unfinished());

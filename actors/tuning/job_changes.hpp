@@ -23,6 +23,10 @@ struct RunEndOutcome {
 [[nodiscard]] Result<RunEndOutcome> record_run_end(storage::JobStore& jobs, const std::string& id,
                                                    const storage::JobChange& change);
 
+/// Returns what clients are told about the model of a job that is not served, and what they can do.
+/// `why` is why the device has not loaded the adapter.
+[[nodiscard]] std::string unserved_text(const std::string& job, const Status& why);
+
 /// Checks that no job that has not ended uses the name `model`. `model_name` returns the name of a
 /// job's model. Errors: `kInvalidArgument` naming the job; those of `JobStore::unfinished`.
 [[nodiscard]] Status check_not_in_use(

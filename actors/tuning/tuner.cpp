@@ -20,7 +20,6 @@
 #include <any>
 #include <deque>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <utility>
@@ -31,6 +30,7 @@
 #include "actors/end_with.hpp"
 #include "actors/errors.hpp"
 #include "actors/tuning/job_changes.hpp"
+#include "actors/tuning/run_reports.hpp"
 #include "actors/tuning/spawn.hpp"
 #include "actors/work/alarm.hpp"
 #include "base/text/mebibytes.hpp"
@@ -51,23 +51,6 @@ constexpr auto kLoadTime = std::chrono::seconds(600);
 // How long the actor waits before it tries again what a full disk has prevented.
 constexpr auto kRetryTime = std::chrono::seconds(5);
 
-// What runs have reported and the actor has not taken.
-class Reports {
-public:
-  void push(const std::string& job, RunReport report) {
-    const std::lock_guard lock(mutex_);
-    reports_.emplace_back(job, std::move(report));
-  }
-  [[nodiscard]] std::vector<std::pair<std::string, RunReport>> take() {
-    const std::lock_guard lock(mutex_);
-    return std::exchange(reports_, {});
-  }
-
-private:
-  std::mutex mutex_;
-  std::vector<std::pair<std::string, RunReport>> reports_;
-};
-
 // The end of a run for which the store had no room.
 struct UnwrittenEnd {
   JobChange change;
@@ -79,7 +62,7 @@ struct TunerState {
   TunerState() = default;
 
   TunerDeps deps;
-  std::shared_ptr<Reports> reports = std::make_shared<Reports>();
+  std::shared_ptr<RunReports> reports = std::make_shared<RunReports>();
   std::map<std::string, std::unique_ptr<TuningRun>> runs;  // by job; null while it is being started
   std::deque<std::string> queue;                           // ids of jobs that are to be started
   std::uint64_t last_ticket = 0;
@@ -315,9 +298,17 @@ void write_ends(Self self) {
   }
 }
 
-// Makes a job whose adapter is served "succeeded". Clients are told that it was made at `now`.
-void succeed(Self self, const JobRecord& job, const RunEnded& ended, std::int64_t now) {
+// Makes a job "succeeded". Its adapter is served, unless `loaded` says why not. Clients are told
+// that it was made at `now`.
+void succeed(Self self, const JobRecord& job, const RunEnded& ended, std::int64_t now,
+             const Status& loaded) {
   JobChange change = change_to(self, JobState::kSucceeded, "The job has completed successfully.");
+  if (!loaded.ok()) {
+    change.event->level = EventLevel::kWarn;
+    change.event->message += ' ' + unserved_text(job.id, loaded);
+    self->state.deps.log(job.id + ": the model is not served: " + loaded.message() +
+                         "; the adapter is in " + ended.adapter);
+  }
   change.now = now;
   change.fine_tuned_model = self->state.deps.model_name(job);
   storage::JobCheckpoint checkpoint;
@@ -354,25 +345,37 @@ void pause(Self self, const std::string& id, const Status& why) {
   write_end(self, id, change);
 }
 
-// Has the device serve the adapter of a run that has ended, and then ends the job.
+// Has the device load the adapter of a run that has ended, and then ends the job. A device without
+// room for it is asked again once it has unloaded the version that the run has published.
+void load_result(Self self, const JobRecord& job, const RunEnded& ended, std::int64_t now,
+                 bool is_repeated = false) {
+  const std::string name = self->state.deps.model_name(job);
+  self->request(self->state.deps.device, kLoadTime, atom::adapters_v,
+                load_request(name, ended.adapter, now))
+      .then([self, job, ended, now](const AdapterList&) { succeed(self, job, ended, now, {}); },
+            [self, job, ended, now, name, is_repeated](const caf::error& error) {
+              const Status why = from_caf_error(error);
+              if (why.code() != Errc::kResourceExhausted) {
+                fail(self, job.id, why.with_context("the adapter could not be served"));
+              } else if (is_repeated) {
+                succeed(self, job, ended, now, why);
+              } else {
+                unload(self, name);
+                load_result(self, job, ended, now, true);
+              }
+            });
+}
+
+// Ends the job of a run that has ended, once the device serves its adapter.
 void serve_result(Self self, const std::string& id, const RunEnded& ended) {
   at_store(
       self, [id](JobStore& jobs) { return jobs.find(id); },
       [self, id, ended](const Result<JobRecord>& job) {
-        if (!job.ok()) {
+        if (job.ok()) {
+          load_result(self, job.value(), ended, self->state.deps.unix_time());
+        } else {
           fail(self, id, job.status());
-          return;
         }
-        const std::string name = self->state.deps.model_name(job.value());
-        const std::int64_t now = self->state.deps.unix_time();
-        self->request(self->state.deps.device, kLoadTime, atom::adapters_v,
-                      load_request(name, ended.adapter, now))
-            .then([self, job = job.value(), ended,
-                   now](const AdapterList&) { succeed(self, job, ended, now); },
-                  [self, id](const caf::error& error) {
-                    fail(self, id,
-                         from_caf_error(error).with_context("the adapter could not be served"));
-                  });
       });
 }
 
@@ -564,8 +567,7 @@ caf::typed_response_promise<JobRecord> create(Self self, storage::JobSpec spec) 
 // Logs that a model of an earlier server is not served, and tells its owner.
 void report_unserved(Self self, const JobRecord& job, const Status& why) {
   self->state.deps.log(job.fine_tuned_model + ": is not served: " + why.message());
-  JobEvent event =
-      event_of(self, "The model is not served: its adapter cannot be loaded.", EventLevel::kWarn);
+  JobEvent event = event_of(self, unserved_text(job.id, why), EventLevel::kWarn);
   at_store(
       self,
       [id = job.id, event = std::move(event)](JobStore& jobs) {

@@ -336,10 +336,41 @@ TEST_F(TunerTest, AJobThatIsCancelledWhileItsAdapterIsLoadedIsNotServed) {
 TEST_F(TunerTest, AnAdapterThatCannotBeServedFailsItsJob) {
   const std::string id = create();
   end(0);
-  fake_->adapter_requests.front().fail({Errc::kResourceExhausted, "no memory"});
+  fake_->adapter_requests.front().fail({Errc::kInvalidArgument, "no tensors"});
   settle();
   EXPECT_EQ(state(id), JobState::kFailed);
-  EXPECT_THAT(job(id).error.message, HasSubstr("no memory"));
+  EXPECT_THAT(job(id).error.message, HasSubstr("no tensors"));
+}
+
+TEST_F(TunerTest, AJobWhoseAdapterHasNoRoomHasSucceededAndIsServedByTheNextServer) {
+  const std::string id = create();
+  end(0);
+  fake_->adapter_requests.back().fail({Errc::kResourceExhausted, "no memory in /jobs"});
+  settle();
+  ASSERT_EQ(fake_->adapter_requests.size(), 3U);
+  EXPECT_EQ(fake_->adapter_requests[1].request.action, actors::AdapterAction::kUnload)
+      << "an older version that the run has published";
+  EXPECT_EQ(fake_->adapter_requests[1].request.name, "ft:" + id);
+  EXPECT_EQ(fake_->adapter_requests[2].request.path, "made by " + id);
+  fake_->adapter_requests[2].fail({Errc::kResourceExhausted, "no memory in /jobs"});
+  settle();
+  EXPECT_EQ(state(id), JobState::kSucceeded);
+  EXPECT_EQ(job(id).fine_tuned_model, "ft:" + id);
+  EXPECT_EQ(job(id).error, storage::JobError());
+  storage::PageQuery query;
+  query.job = id;
+  const storage::JobEvent event = stores_.jobs->events(query).value().entries.at(0);
+  EXPECT_EQ(event.level, storage::EventLevel::kWarn);
+  EXPECT_THAT(event.message, ::testing::AllOf(HasSubstr("serve.adapter_bytes"), HasSubstr(id),
+                                              HasSubstr("DELETE /v1/models/ID"),
+                                              HasSubstr("POST /v1/load_lora_adapter"),
+                                              ::testing::Not(HasSubstr("/jobs"))));
+  EXPECT_THAT(log_, ElementsAre(::testing::AllOf(HasSubstr("no memory in /jobs"),
+                                                 HasSubstr("made by " + id))));
+  fake_->adapter_requests.clear();
+  spawn();
+  ASSERT_EQ(fake_->adapter_requests.size(), 1U);
+  EXPECT_EQ(fake_->adapter_requests.back().request.path, "runs/" + id);
 }
 
 TEST_F(TunerTest, AJobThatTheDiskHasNoRoomForPauses) {
