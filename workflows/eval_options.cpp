@@ -4,8 +4,10 @@
 namespace tidemill::workflows {
 
 void describe(Schema<EvalOptions>& s) {
-  s.field("every_steps", &EvalOptions::every_steps,
-          "Steps between evaluations on data.eval; 0: no evaluation, not even at the end.")
+  s.field(
+       "every_steps", &EvalOptions::every_steps,
+       "Steps between evaluations on data.eval; the weights of the last step are evaluated too; 0: "
+       "no evaluation.")
       .range(0, 1e9)
       .also_called({"eval_steps", "test_freq", "eval_strategy", "evaluation_strategy"});
   s.field(

@@ -55,7 +55,7 @@ struct SupervisedDeps {
   std::uint64_t commit_every = 0;  // steps; 0: only at the end
   /// The time after which a step is committed although its number is not due. 0: none.
   Duration commit_interval{0};
-  std::uint64_t eval_every = 0;  // steps; 0: never
+  std::uint64_t eval_every = 0;  // steps, and after the last one; 0: never
   BestOptions best_options;
   /// Held-out sequences; each evaluation scores them all. Null: none.
   std::shared_ptr<const std::vector<engines::TrainSequence>> eval_sequences;

@@ -185,10 +185,16 @@ void RunPhases::check_plateau() {
   }
 }
 
+// Returns whether the weights of this step are to be evaluated: every few steps, and after the last
+// one.
+bool RunPhases::evaluation_due() const {
+  return options_.eval_every != 0 &&
+         (step_ % options_.eval_every == 0 || step_ >= options_.total_steps);
+}
+
 // Begins the evaluation, if one is due at this step. Returns whether the next step waits for it.
 bool RunPhases::begin_evaluation(Actions& actions) {
-  const bool due = options_.eval_every != 0 && step_ % options_.eval_every == 0;
-  if (!due || evaluated_step_ == step_ || end_.has_value()) {
+  if (!evaluation_due() || evaluated_step_ == step_ || end_.has_value()) {
     return false;
   }
   // If the previous evaluation is still running, this one is skipped.
@@ -216,8 +222,7 @@ void RunPhases::commit_if_due(Actions& actions) {
 void RunPhases::fetch_or_end(Actions& actions) {
   if (step_ >= options_.total_steps) {
     end_with(RunEnd::kSteps);
-    const bool eval_due = options_.eval_every != 0 && step_ % options_.eval_every == 0;
-    if (end_ == RunEnd::kStopped && (!eval_due || evaluated_step_ == step_)) {
+    if (end_ == RunEnd::kStopped && (!evaluation_due() || evaluated_step_ == step_)) {
       end_ = RunEnd::kSteps;  // a stop during the last step leaves nothing to do
     }
   }

@@ -116,7 +116,7 @@ struct RunPhaseOptions {
   RunKind kind = RunKind::kReinforcement;
   std::uint64_t total_steps = 1;
   std::uint64_t commit_every = 0;  // steps; 0: only at the end
-  std::uint64_t eval_every = 0;    // steps; 0: never
+  std::uint64_t eval_every = 0;    // steps, and after the last one; 0: never
   BestOptions best = {};
 };
 
@@ -170,6 +170,7 @@ private:
   void react(Reaction reaction, Actions& actions);
   void end_with(RunEnd end, const std::string& reason = {});
   void check_plateau();
+  [[nodiscard]] bool evaluation_due() const;
   bool begin_evaluation(Actions& actions);
   void commit_if_due(Actions& actions);
   void fetch_or_end(Actions& actions);

@@ -42,7 +42,7 @@ struct TrainerOptions {
   std::uint64_t commit_every = 0;  // steps; 0: only at the end
   /// The time after which a step is committed although its number is not due. 0: none.
   Duration commit_interval{0};
-  std::uint64_t eval_every = 0;  // steps; 0: never
+  std::uint64_t eval_every = 0;  // steps, and after the last one; 0: never
   BestOptions best;
   /// The run ends once the groups that have left untrained since the last step would fill this many
   /// batches. If more of them were lost than filtered, the trainer fails with `kUnavailable`.

@@ -476,6 +476,20 @@ TEST(RunPhases, AStopDuringTheLastStepLeavesARunThatIsDone) {
   }
 }
 
+TEST(RunPhases, TheWeightsOfTheLastStepAreEvaluated) {
+  for (const RunKind kind : kKinds) {
+    RunPhases phases({.kind = kind, .total_steps = 2, .eval_every = 10}, {});
+    static_cast<void>(phases.on(RunEvent::kStart));
+    static_cast<void>(phases.on(RunEvent::kBatch));
+    EXPECT_THAT(phases.on(RunEvent::kStepRecorded), ElementsAre(RunAction::kFetch));
+    static_cast<void>(phases.on(RunEvent::kBatch));
+    EXPECT_THAT(phases.on(RunEvent::kStepRecorded), ElementsAre(RunAction::kEvaluate));
+    EXPECT_THAT(phases.on(RunEvent::kEvaluationRecorded), ElementsAre(RunAction::kCapture));
+    EXPECT_EQ(phases.evaluated_step(), 2U);
+    EXPECT_EQ(phases.end(), RunEnd::kSteps);
+  }
+}
+
 TEST(RunPhases, AStopDuringTheLastStepStopsARunThatIsDueToEvaluate) {
   RunPhases phases({.total_steps = 1, .eval_every = 1}, {});
   static_cast<void>(phases.on(RunEvent::kStart));

@@ -70,6 +70,19 @@ class JobResultsTest(unittest.TestCase):
         self.assertIn("file-", warning)
         self.assertNotIn(str(self.jobs.folder.parent), warning)
 
+    def test_the_last_step_is_evaluated(self) -> None:
+        file = self.jobs.upload("".join(row + "\n" for row in ROWS[:16]))
+        job = self.jobs.create({**SUPERVISED, "validation_file": file, "tidemill": {"train.steps": 3}})
+        self.succeed(job)
+        checkpoint, = self.jobs.call("GET", f"/v1/fine_tuning/jobs/{job}/checkpoints")["data"]
+        metrics = checkpoint["metrics"]
+        self.assertEqual(metrics["step"], 3)
+        self.assertGreater(metrics["train_loss"], 0)
+        self.assertGreater(metrics["valid_loss"], 0)
+        self.assertEqual(metrics["full_valid_loss"], metrics["valid_loss"])
+        evaluated = [event["data"]["step"] for event in self.jobs.events(job) if "valid_loss" in event["data"]]
+        self.assertEqual(evaluated, [3])
+
     def test_a_job_whose_files_are_gone_says_that_it_starts_again(self) -> None:
         for name in (".", "checkpoints"):
             job = self.jobs.create(SUPERVISED)

@@ -118,8 +118,8 @@ TEST(RlLoad, EvaluationAddsToTheLoad) {
   RlFacts few{rows_of(10, 6), rows_of(50, 20), 5};
   few.max_running = 30;
   EXPECT_EQ(likely_load(options, few).sampled_tokens, 30);
-  // The run ends before its first evaluation.
-  EXPECT_EQ(likely_load(options, {rows_of(10, 6), rows_of(50, 20), 1}).sampled_tokens, 8);
+  // The run has only the evaluation after its last step.
+  EXPECT_EQ(likely_load(options, {rows_of(10, 6), rows_of(50, 20), 1}).sampled_tokens, 8 + 2 * 50);
 }
 
 TEST(RlLoad, AnEvaluationIsCachedWithTheSamplesOfItsStep) {

@@ -86,10 +86,10 @@ std::int64_t rows_in_flight(const RlOptions& options, const RlFacts& facts) {
                   static_cast<std::int64_t>(facts.steps) * rows_of_step(options));
 }
 
-// Returns the number of responses of one evaluation, or 0 if the run ends before the first one.
+// Returns the number of responses of one evaluation, or 0 if the run has none.
 std::int64_t num_evaluated(const RlOptions& options, const RlFacts& facts) {
-  const auto every = static_cast<std::uint64_t>(options.eval.common.every_steps);
-  return every > 0 && every <= facts.steps ? facts.eval_prompts.count() * options.eval.samples : 0;
+  const bool evaluates = options.eval.common.every_steps > 0;
+  return evaluates ? facts.eval_prompts.count() * options.eval.samples : 0;
 }
 
 // Returns whether training waits for evaluations to end: to find the best weights, or to commit the
@@ -149,7 +149,7 @@ std::int64_t evaluation_pages(const RlOptions& options, const RlFacts& facts, st
   const std::int64_t size = options.rollout.group_size;
   Generated evals{facts.eval_prompts.count(), options.eval.samples,
                   std::min(facts.max_running, evaluated)};
-  if (facts.steps == static_cast<std::uint64_t>(options.eval.common.every_steps)) {
+  if (facts.steps <= static_cast<std::uint64_t>(options.eval.common.every_steps)) {
     return cached_pages(evals, facts.eval_prompts, response);  // the run has no other work left
   }
   // The samples of a step are admitted when its weights are published. The next weights follow

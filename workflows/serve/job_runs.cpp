@@ -67,7 +67,14 @@ Status without_paths(const ServeOptions& server, const Status& status) {
   return shown;
 }
 
-// Says which metrics of a record clients see, under OpenAI's names where there is a counterpart.
+std::string line_of(const Json& value) {
+  std::string line = value.to_line();
+  line.pop_back();  // the newline
+  return line;
+}
+
+// Says which metrics of a record clients see, under OpenAI's names where there is a counterpart. An
+// evaluation takes all rows of the validation file, so its loss has both of OpenAI's names.
 Json metrics_of(const actors::StepRecord& record) {
   Json::Object data{{"step", static_cast<std::int64_t>(record.step)}};
   for (const auto& [name, value] : record.metrics) {
@@ -75,6 +82,9 @@ Json metrics_of(const actors::StepRecord& record) {
                               : name == "eval_loss" ? "valid_loss"
                                                     : name;
     data.push_back({shown, value});
+    if (name == "eval_loss") {
+      data.push_back({"full_valid_loss", value});
+    }
   }
   return data;
 }
@@ -125,8 +135,8 @@ public:
       begun_.tokens += actors::trained_tokens(record.metrics);
     }
     first_step_ = is_training && first_step_ == 0 ? record.step : first_step_;
-    last_ = metrics_of(record).to_line();
-    last_.pop_back();
+    const Json data = metrics_of(record);
+    (is_training ? trained_ : evaluated_) = {record.step, *data.if_object()};
     auto& reported = is_training ? begun_.trained : begun_.evaluated;
     const TimePoint now = clock_.now();
     if (is_training) {
@@ -140,7 +150,7 @@ public:
     reported = record.step;
     reported_ = now;
     report_(RunProgress{record.step, steps_, begun_.tokens, seconds_left(record.step, now),
-                        progress_message(record, steps_), last_});
+                        progress_message(record, steps_), line_of(data)});
   }
 
   // Reports how far the step is, if it takes long. Called several times a second.
@@ -151,12 +161,27 @@ public:
     }
   }
 
+  // Returns the metrics of the last step, and of its evaluation.
   [[nodiscard]] std::string last_metrics() {
     const std::lock_guard lock(mutex_);
-    return last_;
+    Json::Object metrics = trained_.metrics;
+    if (evaluated_.step >= trained_.step) {
+      for (const Json::Member& member : evaluated_.metrics) {
+        if (member.name != "step" || metrics.empty()) {
+          metrics.push_back(member);
+        }
+      }
+    }
+    return line_of(metrics);
   }
 
 private:
+  // The last record of a kind.
+  struct Recorded {
+    std::uint64_t step = 0;
+    Json::Object metrics;
+  };
+
   [[nodiscard]] double seconds_left(std::uint64_t step, TimePoint now) const {
     const double taken = std::chrono::duration<double>(now - started_).count();
     const auto done = static_cast<double>(step - std::min(step, first_step_) + 1);
@@ -172,7 +197,8 @@ private:
   actors::BegunJob begun_;
   TimePoint started_;
   TimePoint reported_;
-  std::string last_ = "{}";
+  Recorded trained_;
+  Recorded evaluated_;
 };
 
 // Says that the limit of the memory is a job's part, and not the key `device.memory_bytes`.
