@@ -422,6 +422,12 @@ std::string member_names(const Json& object) {
 }
 
 Status refuse_kind(const Json& object) {
+  for (const char* preference : {"preferred_output", "chosen"}) {
+    if (object.find(preference) != nullptr) {
+      return invalid_argument("has " + std::string(preference) +
+                              ": preference rows are not supported");
+    }
+  }
   return invalid_argument("has " + member_names(object) +
                           "; needs exactly one of: text | prompt, answer | prompt, completion | "
                           "messages | input_ids (labels or loss_mask are optional)");

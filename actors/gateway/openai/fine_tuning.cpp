@@ -146,8 +146,8 @@ private:
     if (type == "reinforcement") {
       spec_.method = JobMethod::kReinforcement;
     } else if (type != "supervised") {
-      members.refuse("type", type == "dpo" ? "not supported: \"dpo\""
-                                           : "must be \"supervised\" or \"reinforcement\"");
+      members.refuse("type", std::string(type == "dpo" ? "\"dpo\" is not supported; " : "") +
+                                 "must be \"supervised\" or \"reinforcement\"");
     }
     for (const char* other : {"supervised", "reinforcement", "dpo"}) {
       if (other != type && members.has(other)) {

@@ -182,6 +182,13 @@ TEST(ParsePromptRow, RefusesWhatItCannotUse) {
   std::cout << "prompt rows refused: " << cases.size() << "\n";
 }
 
+TEST(ParseSupervisedRow, SaysThatPreferenceRowsAreNotSupported) {
+  EXPECT_EQ(parse_supervised_row(R"({"input": {}, "preferred_output": []})").status().message(),
+            "has preferred_output: preference rows are not supported");
+  EXPECT_EQ(parse_supervised_row(R"({"prompt": "a", "chosen": "b"})").status().message(),
+            "has chosen: preference rows are not supported");
+}
+
 TEST(ParseSupervisedRow, RefusesWhatItCannotUse) {
   const std::string kinds =
       "; needs exactly one of: text | prompt, answer | prompt, completion | messages | input_ids "
