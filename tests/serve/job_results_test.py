@@ -4,6 +4,8 @@
 
 Usage: job_results_test.py PROGRAM SOURCE_DIR [TEST...]
 """
+import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -13,9 +15,13 @@ import time
 import unittest
 
 from server import run_json
-from tuning_test import PROGRAM, ROWS, SECONDS, SUPERVISED, Jobs
+from tuning_test import MODEL, PROGRAM, ROWS, SECONDS, SUPERVISED, Jobs
 
 SHORT = {**SUPERVISED, "tidemill": {"train.steps": 20}}
+
+
+class RelativeJobs(Jobs):
+    MODEL = pathlib.Path(os.path.relpath(MODEL, pathlib.Path(tempfile.gettempdir()) / "server"))
 
 
 class JobResultsTest(unittest.TestCase):
@@ -23,7 +29,7 @@ class JobResultsTest(unittest.TestCase):
     def setUpClass(cls) -> None:
         folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(folder.cleanup)
-        cls.jobs = Jobs(pathlib.Path(folder.name) / "jobs", "serve.drain_seconds=1")
+        cls.jobs = RelativeJobs(pathlib.Path(folder.name) / "jobs", "serve.drain_seconds=1")
         cls.addClassCleanup(lambda: cls.jobs.__exit__())
 
     def succeed(self, job: str) -> dict:
@@ -69,6 +75,18 @@ class JobResultsTest(unittest.TestCase):
         self.assertIn("rows skipped: 1", warning)
         self.assertIn("file-", warning)
         self.assertNotIn(str(self.jobs.folder.parent), warning)
+
+    def test_an_adapter_names_its_model_by_an_absolute_path(self) -> None:
+        job = self.jobs.create({**SUPERVISED, "tidemill": {"train.steps": 2}})
+        self.succeed(job)
+        config = self.jobs.folder / "runs" / job / "export/adapter/adapter_config.json"
+        self.assertEqual(json.loads(config.read_text())["base_model_name_or_path"], str(MODEL.absolute()))
+
+    def test_a_preference_row_is_not_supported(self) -> None:
+        row = {"input": {"messages": []}, "preferred_output": [], "non_preferred_output": []}
+        job = self.jobs.create({"tidemill": {"train.steps": 1}}, [*ROWS[:3], json.dumps(row)])
+        self.assertEqual(self.jobs.wait(job)["error"]["message"],
+                         'rows.jsonl:4: has preferred_output: preference rows are not supported')
 
     def test_the_last_step_is_evaluated(self) -> None:
         file = self.jobs.upload("".join(row + "\n" for row in ROWS[:16]))

@@ -39,13 +39,15 @@ ENDED = ("succeeded", "failed", "cancelled")
 class Jobs:
     """A server with a directory of jobs, and requests to it."""
 
+    MODEL = MODEL
+
     def __init__(self, folder: pathlib.Path, *overrides: str):
         self.folder = folder
         self.overrides = overrides
         self.start()
 
     def start(self) -> None:
-        self.server = Server(PROGRAM, MODEL, f"serve.jobs_path={self.folder}", "device.threads=1",
+        self.server = Server(PROGRAM, self.MODEL, f"serve.jobs_path={self.folder}", "device.threads=1",
                              *self.overrides)
 
     def __enter__(self) -> "Jobs":

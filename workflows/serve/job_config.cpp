@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -190,8 +191,11 @@ Result<Json> reward_of(const storage::JobGrader& grader) {
   return Json(Json::Object{{"kind", "exact_match"}});
 }
 
+// The adapter of the job names its model, so the path is one that is valid elsewhere too.
 void set_model(const ServeOptions& server, Json& config) {
-  set_key(config, "model.path", server.model.path);
+  std::error_code unresolved;
+  const auto whole = std::filesystem::absolute(server.model.path, unresolved).lexically_normal();
+  set_key(config, "model.path", unresolved ? server.model.path : whole.string());
   if (server.model.dtype.has_value()) {
     constexpr std::array<const char*, 4> kNames = {"f32", "bf16", "int8", "nf4"};
     set_key(config, "model.dtype", kNames.at(static_cast<std::size_t>(*server.model.dtype)));

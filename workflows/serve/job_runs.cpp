@@ -59,9 +59,12 @@ Result<std::uint64_t> count_lines(const ReadableFile& file) {
 // Replaces paths of the server's files by the ids and names that clients know.
 Status without_paths(const ServeOptions& server, const Status& status) {
   const std::filesystem::path jobs(server.serve.jobs_path.value_or(""));
+  const std::filesystem::path model(server.model.path);
+  std::error_code unresolved;
+  const auto whole = std::filesystem::absolute(model, unresolved).lexically_normal();
   Status shown = status;
-  for (const auto& directory : {jobs / "files", jobs / "runs", jobs,
-                                std::filesystem::path(server.model.path).parent_path()}) {
+  for (const auto& directory :
+       {jobs / "files", jobs / "runs", jobs, whole.parent_path(), model.parent_path()}) {
     shown = directory.has_relative_path() ? without_directory(shown, directory) : shown;
   }
   return shown;
