@@ -91,6 +91,7 @@ JobChange change_to(Self self, JobState next, std::string message,
   JobChange change;
   change.now = self->state.deps.unix_time();
   change.state = next;
+  change.estimated_finish = 0;  // that of the run before; a running job is given a new one
   change.event = event_of(self, std::move(message), level);
   return change;
 }

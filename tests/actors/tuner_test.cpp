@@ -223,6 +223,19 @@ TEST_F(TunerTest, APausedJobRunsAgainOnceItsRunHasEnded) {
   EXPECT_EQ(state(id), JobState::kRunning);
 }
 
+TEST_F(TunerTest, AResumedJobHasNoEstimateOfTheRunBefore) {
+  const std::string id = create();
+  report(0, actors::RunProgress{3, 7, 120, 40.0, "Step 3/7", R"({"step":3})"});
+  EXPECT_TRUE(send<JobRecord>(atom::pause_v, id).ok());
+  report(0, actors::RunProgress{4, 7, 160, 30.0, "Step 4/7", R"({"step":4})"});
+  end(0, true);
+  EXPECT_TRUE(send<JobRecord>(atom::resume_v, id).ok());
+  EXPECT_EQ(state(id), JobState::kRunning);
+  EXPECT_EQ(job(id).estimated_finish, 0);
+  report(1, actors::RunProgress{5, 7, 200, 20.0, "Step 5/7", R"({"step":5})"});
+  EXPECT_EQ(job(id).estimated_finish, 1020);
+}
+
 TEST_F(TunerTest, ARepeatedCancelOrPauseChangesNothing) {
   const std::string id = create();
   EXPECT_TRUE(send<JobRecord>(atom::pause_v, id).ok());

@@ -468,13 +468,14 @@ ApiResult<storage::PageQuery> parse_page_query(std::string_view target, const st
 
 Json to_json(const JobRecord& job) {
   const JobHyperparameters& values = job.is_resolved ? job.resolved : job.spec.hyperparameters;
+  const bool is_running = job.state == storage::JobState::kRunning;
   Json::Array files(job.result_files.begin(), job.result_files.end());
   return Json::Object{
       {"object", "fine_tuning.job"},
       {"id", job.id},
       {"created_at", job.created_at},
       {"finished_at", time_or_null(job.finished_at)},
-      {"estimated_finish", time_or_null(job.estimated_finish)},
+      {"estimated_finish", is_running ? time_or_null(job.estimated_finish) : Json()},
       {"status", std::string(job_state_name(job.state))},
       {"error", error_json(job.error)},
       {"model", job.spec.model},

@@ -194,6 +194,11 @@ TEST(FineTuningTest, WritesJobs) {
   EXPECT_EQ(written["method"]["reinforcement"]["grader"]["operation"], "ilike");
   EXPECT_EQ(written["trained_tokens"], json());
   EXPECT_EQ(written["metadata"], json());
+  record.estimated_finish = 7;
+  record.state = storage::JobState::kRunning;
+  EXPECT_EQ(json::parse(to_json(record).to_line())["estimated_finish"], 7);
+  record.state = storage::JobState::kPaused;
+  EXPECT_EQ(json::parse(to_json(record).to_line())["estimated_finish"], json());
   record.state = storage::JobState::kFailed;
   record.error = {"invalid_file", "line 3", "training_file"};
   record.is_resolved = true;
