@@ -35,6 +35,7 @@ constexpr std::int32_t kDefaultMaxTokens = 16;  // of completions, as OpenAI's A
 constexpr const char* kContextCode = "context_length_exceeded";
 constexpr std::string_view kIdentity = "it identifies the caller, who is known by the API key";
 constexpr std::string_view kOldTools = "use tools and tool_choice";
+constexpr std::string_view kUseFormat = "use response_format";
 
 // The fields of both forms.
 constexpr std::array kCommonFields = std::to_array<FieldInfo>({
@@ -57,6 +58,11 @@ constexpr std::array kCommonFields = std::to_array<FieldInfo>({
     {"logprobs"},
     {"max_tokens"},
     {"response_format"},
+    {"structured_outputs", FieldUse::kRefused, kUseFormat},
+    {"guided_json", FieldUse::kRefused, kUseFormat},
+    {"guided_regex", FieldUse::kRefused, kUseFormat},
+    {"guided_choice", FieldUse::kRefused, kUseFormat},
+    {"guided_grammar", FieldUse::kRefused, kUseFormat},
     {"cache_salt"},
     {"user", FieldUse::kNoEffect, kIdentity},
 });
@@ -468,7 +474,10 @@ private:
 
   void read_messages() {
     if (!model_.chat.has_value()) {
-      fields_.refuse("messages", "the model has no chat template; use /v1/completions");
+      fields_.refuse(
+          "messages",
+          "the model has no chat template; use /v1/completions, or add chat_template.jinja to "
+          "the model's directory and restart the server");
       return;
     }
     const Json* messages = fields_.find("messages");

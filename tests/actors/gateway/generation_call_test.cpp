@@ -385,7 +385,9 @@ TEST_F(GenerationCallTest, RefusesPromptsThatCannotBeUsed) {
   EXPECT_EQ(crowded.code, "context_length_exceeded");
   EXPECT_THAT(crowded.message, HasSubstr(" messages, and the context has "));
   model_->chat.reset();
-  EXPECT_EQ(chat_param(R"([{"role": "user", "content": "x"}])"), "messages");
+  EXPECT_EQ(refused_chat("").message,
+            "messages: the model has no chat template; use /v1/completions, or add "
+            "chat_template.jinja to the model's directory and restart the server");
 }
 
 TEST_F(GenerationCallTest, RefusesLongTextsBeforeTheyAreEncoded) {
@@ -489,6 +491,13 @@ TEST_F(GenerationCallTest, AcceptsValuesThatAskForWhatTheServerDoes) {
   for (const char* field : {R"("store": true)", R"("service_tier": "flex")",
                             R"("modalities": ["text", "audio"])", R"("service_tier": "")"}) {
     EXPECT_NE(refused_chat(std::string(", ") + field).param, "") << field;
+  }
+}
+
+TEST_F(GenerationCallTest, NamesResponseFormatToThoseWhoUseFieldsOfOtherServers) {
+  for (const char* name : {"guided_json", "guided_regex", "structured_outputs"}) {
+    EXPECT_EQ(refused_chat(std::string(", \"") + name + "\": {}").message,
+              std::string(name) + ": not supported: use response_format");
   }
 }
 
