@@ -21,6 +21,7 @@ void add_absent(Schema<RunOptions>& s) {
            "the kind of a row says which tokens are targets; prompts never are");
   s.absent({"logging_steps", "log_freq", "report_to", "logger"},
            "every step is recorded, for TensorBoard too");
+  s.absent({"dropout", "lora_dropout"}, "there is no dropout");
   s.absent({"save_total_limit", "resume_from_checkpoint"},
            "a run keeps its last two commits, and `tidemill resume` continues it");
   s.absent({"actor_rollout_ref", "critic", "trainer", "training_args", "grpo_config"},

@@ -234,37 +234,54 @@ class TuningTest(unittest.TestCase):
         for change, status, param in (
                 ({"model": "other"}, 404, "model"),
                 ({"training_file": "file-aaaaaaaaaaaaaaaaaaaaaaaa"}, 404, "training_file"),
-                ({"tidemill": {"model.path": "/etc"}}, 400, "tidemill"),
-                ({"tidemill": {"data.train": "/etc/passwd"}}, 400, "tidemill"),
-                ({"tidemill": {"train.learning_rate": "fast"}}, 400, "tidemill"),
-                ({"tidemill": {"train.unknown": 1}}, 400, "tidemill"),
-                ({"tidemill": {"reward.kind": "command"}}, 400, "tidemill")):
+                ({"tidemill": {"model.path": "/etc"}}, 400, "tidemill.model.path"),
+                ({"tidemill": {"data.train": "/etc/passwd"}}, 400, "tidemill.data.train"),
+                ({"tidemill": {"train.weight_decay": "fast"}}, 400, "tidemill.train.weight_decay"),
+                ({"tidemill": {"train.unknown": 1}}, 400, "tidemill.train.unknown"),
+                ({"tidemill": {"reward.kind": "command"}}, 400, "tidemill.reward.kind")):
             got, data = self.jobs.server.request("POST", "/v1/fine_tuning/jobs", {**good, **change})
             self.assertEqual((got, data["error"]["param"]), (status, param), data)
 
     def test_a_refused_key_says_what_to_use(self) -> None:
         file = self.jobs.upload("\n".join(ROWS[:50]) + "\n")
         good = {"model": "arithmetic", "training_file": file}
-        refused = " is not a key that a job may set"
+        refused = "is not a key that a job may set"
         reinforcement = {"type": "reinforcement", "reinforcement": {"grader": {"type": "tidemill", "reward": {
             "kind": "regex", "pattern": "("}}}}
         many = {"type": "reinforcement", "reinforcement": {"grader": {"type": "tidemill", "reward": [
             {"kind": "number", "name": f"r{i}"} for i in range(65)]}}}
         epochs = {"type": "supervised", "supervised": {"hyperparameters": {"n_epochs": 2}}}
+        rate = {"type": "supervised", "supervised": {"hyperparameters": {"learning_rate_multiplier": 2}}}
         for change, text in (
                 ({"tidemill": {"train.sequences_per_step": 4}},
-                 f'"train.sequences_per_step"{refused}; use batch_size'),
-                ({"tidemill": {"data.epochs": 4}}, f'"data.epochs"{refused}; use n_epochs'),
+                 f"train.sequences_per_step: {refused}; use batch_size"),
+                ({"tidemill": {"data.epochs": 4}}, f"data.epochs: {refused}; use n_epochs"),
                 ({"tidemill": {"train.adapter.rnk": 4}}, "; did you mean train.adapter.rank?"),
                 ({"tidemill": {"train.group_size": 4}}, "; did you mean rollout.group_size?"),
                 ({"tidemill": {"train.adapter.kind": "given"}}, "must be lora or ia3"),
                 ({"tidemill": {"train.steps": 4}, "method": epochs},
-                 "train.steps cannot be combined with n_epochs"),
+                 "tidemill.train.steps: cannot be combined with n_epochs"),
+                ({"tidemill": {"train.learning_rate": 1e-3}, "method": rate},
+                 "tidemill.train.learning_rate: cannot be combined with learning_rate_multiplier"),
+                ({"tidemill": {"eval.keep_best": True}}, "tidemill.eval.keep_best: needs validation_file"),
+                ({"tidemill": {"eval.every_steps": 5}}, "tidemill.eval.every_steps: needs validation_file"),
+                ({"tidemill": {"train.gradient_accumulation_steps": 4}}, "; did you mean train.micro_batch_tokens?"),
+                ({"tidemill": {"lora_r": 4}}, "; did you mean train.adapter.rank?"),
+                ({"tidemill": {"train.warmup_ratio": 0.1}}, "; did you mean train.warmup_steps?"),
+                ({"tidemill": {"train.lr_scheduler_type": "cosine"}}, "; did you mean train.schedule?"),
+                ({"tidemill": {"per_device_train_batch_size": 4}}, f": {refused}; use batch_size"),
+                ({"tidemill": {"rollout.num_generations": 4}}, "; did you mean rollout.group_size?"),
+                ({"tidemill": {"max_length": 64}}, "; did you mean data.max_prompt_tokens?"),
+                ({"tidemill": {"train.adapter.dropout": 0.1}}, f": {refused}; there is no dropout"),
+                ({"tidemill": {"lora_dropout": 0.1}}, f": {refused}; there is no dropout"),
                 ({"method": reinforcement}, "reward.pattern: offset 1: "),
                 ({"method": many}, "65 rewards; a job may have at most 64")):
             status, data = self.jobs.server.request("POST", "/v1/fine_tuning/jobs", {**good, **change})
             self.assertEqual(status, 400, data)
             self.assertIn(text, data["error"]["message"])
+        self.assertEqual(self.jobs.server.request(
+            "POST", "/v1/fine_tuning/jobs", {**good, "tidemill": {"train.odd_steps": 4}})[1]["error"]["message"],
+                         f"tidemill.train.odd_steps: {refused}")
 
     def test_an_adapter_may_be_of_either_kind(self) -> None:
         for kind in ("lora", "ia3"):
@@ -394,7 +411,7 @@ class LimitsTest(unittest.TestCase):
                 ({**SUPERVISED, "tidemill": {"train.adapter.target_modules": ["q_proj", "query"]}},
                  "train.adapter: target_modules: `query` is not a layer of this model")):
             error = self.refusal(spec)
-            self.assertEqual(error["param"], "tidemill")
+            self.assertTrue(error["param"].startswith("tidemill."), error)
             self.assertIn(text, error["message"])
         few = {"method": {"type": "supervised",
                           "supervised": {"hyperparameters": {"batch_size": 8, "n_epochs": 2}}}}
@@ -444,9 +461,9 @@ class LimitsTest(unittest.TestCase):
                 "POST", "/v1/fine_tuning/jobs",
                 {"model": "arithmetic", "training_file": jobs.upload("\n".join(ROWS) + "\n"), **spec})
             self.assertEqual(status, 400, data)
-            self.assertEqual(data["error"]["param"], "tidemill")
+            self.assertEqual(data["error"]["param"], "tidemill.train.adapter.rank")
             self.assertRegex(data["error"]["message"],
-                             "^tidemill: train.adapter.rank: a job of rank 1024 needs at least .*, and "
+                             "^tidemill.train.adapter.rank: a job of rank 1024 needs at least .*, and "
                              r"each of 4 jobs \(serve.tuning.max_running\) may have .*; rank \d+ fits")
 
     def test_hyperparameters_are_those_that_the_job_uses(self) -> None:

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/json/json.hpp"
+#include "base/schema/reference.hpp"
 #include "base/schema/suggest.hpp"
-#include "base/text/quote.hpp"
 #include "workflows/model_run.hpp"
 #include "workflows/rewards.hpp"
 #include "workflows/rl/rl_settings.hpp"
@@ -118,37 +118,78 @@ bool is_own_key(std::string_view key) {
   });
 }
 
-// Returns why `key` is refused, or the key that was meant, or "" if neither is known.
-std::string refusal_of(const std::string& key) {
-  for (const RefusedKey& refused : kRefusedKeys) {
-    if (refused.key.ends_with('.') ? key.starts_with(refused.key) : key == refused.key) {
-      return "; " + std::string(refused.reason);
+// Returns what sets the key of a run at `path` in a job, "; did you mean PATH?", or "" if nothing
+// does.
+std::string counterpart_of(const std::string& path) {
+  if (is_own_key(path)) {
+    return "; did you mean " + path + '?';
+  }
+  const auto* const found =
+      std::find_if(kRefusedKeys.begin(), kRefusedKeys.end(), [&path](const RefusedKey& refused) {
+        return refused.key.ends_with('.') ? path.starts_with(refused.key) : path == refused.key;
+      });
+  return found == kRefusedKeys.end() ? "" : "; " + std::string(found->reason);
+}
+
+// Returns what is known about `name`, the last one of a key that runs do not have: the key that
+// other programs call so, the only key with this last name, or why there is none. `tidemill check`
+// knows the same.
+std::string meaning_of(const std::string& name, const schema::StructSchema& run) {
+  std::vector<std::string> paths;
+  for (const KeyReference& key : list_keys(run)) {
+    const auto& others = key.also_called;
+    if (std::find(others.begin(), others.end(), name) != others.end()) {
+      return counterpart_of(key.path);
+    }
+    if (key.path.ends_with('.' + name)) {
+      paths.push_back(key.path);
     }
   }
-  // First among the keys of the same section, then among the last names of all.
+  if (paths.size() == 1) {
+    return counterpart_of(paths.front());
+  }
+  const std::string absence = schema::absence_of(run, name);
+  return absence.empty() ? "" : "; " + absence;
+}
+
+bool is_key_of(const schema::StructSchema& run, const std::string& path) {
+  const std::vector<KeyReference> keys = list_keys(run);
+  return std::any_of(keys.begin(), keys.end(),
+                     [&path](const KeyReference& key) { return key.path == path; });
+}
+
+// Returns why `key` is refused, or the key that was meant, or "" if neither is known.
+std::string refusal_of(const std::string& key, JobMethod method) {
+  if (std::string known = counterpart_of(key); !known.empty()) {
+    return known;
+  }
+  const auto sft = Schema<SftOptions>::described();
+  const auto rl = Schema<RlOptions>::described();
+  std::array<const schema::StructSchema*, 2> runs = {&sft.structure(), &rl.structure()};
+  if (method == JobMethod::kReinforcement) {
+    std::swap(runs[0], runs[1]);
+  }
+  if (is_key_of(*runs[0], key) || is_key_of(*runs[1], key)) {
+    return "";  // it is not for clients
+  }
   const std::string section = key.substr(0, key.rfind('.') + 1);
   const std::string name = key.substr(section.size());
-  std::vector<std::string> near;
-  std::vector<std::string> all;
-  for (const std::string_view own : kOwnKeys) {
-    if (!own.ends_with('.')) {
-      const std::string_view last = own.substr(own.rfind('.') + 1);
-      all.emplace_back(last);
-      if (own.substr(0, own.size() - last.size()) == section) {
-        near.emplace_back(last);
-      }
+  for (const schema::StructSchema* run : runs) {
+    if (std::string known = meaning_of(name, *run); !known.empty()) {
+      return known;
     }
   }
-  std::string meant = schema::closest_name(name, near);
-  if (!meant.empty()) {
-    return "; did you mean " + section + meant + '?';
+  std::vector<std::string> near;  // the keys of the same section
+  for (const std::string_view own : kOwnKeys) {
+    const std::string_view last = own.substr(own.rfind('.') + 1);
+    if (!last.empty() && own.substr(0, own.size() - last.size()) == section) {
+      near.emplace_back(last);
+    }
   }
-  meant = schema::closest_name(name, all);
-  const auto* const found =
-      std::find_if(kOwnKeys.begin(), kOwnKeys.end(),
-                   [&meant](std::string_view own) { return own.ends_with('.' + meant); });
-  return meant.empty() || found == kOwnKeys.end() ? ""
-                                                  : "; did you mean " + std::string(*found) + '?';
+  const std::string meant = schema::closest_name(name, near);
+  // One word in common is too little.
+  return meant.empty() || name.ends_with('_' + meant) ? ""
+                                                      : "; did you mean " + section + meant + '?';
 }
 
 // Sets the value of a dotted key, and makes the objects that it goes through.
@@ -228,16 +269,47 @@ Result<Json> parse_overrides(const std::string& overrides) {
   return overrides.empty() ? Json(Json::Object()) : parse_json(overrides);
 }
 
-Status set_overrides(const Json& overrides, Json& config) {
+// Refuses `key`, which the request sets among the overrides.
+Status refuse_override(const std::string& key, const std::string& problem) {
+  return invalid_argument("tidemill." + key + ": " + problem);
+}
+
+// Refuses overrides that contradict other fields of the request, or need one.
+Status check_overrides(const JobSpec& spec, const Json& overrides) {
+  const auto is_set = [&overrides](const char* key) {
+    const Json* value = overrides.find(key);
+    return value != nullptr && !value->is_null();
+  };
+  if (spec.hyperparameters.n_epochs != 0 && is_set("train.steps")) {
+    return refuse_override("train.steps",
+                           "cannot be combined with n_epochs; leave one of them out");
+  }
+  if (spec.hyperparameters.learning_rate_multiplier != 0.0 && is_set("train.learning_rate")) {
+    return refuse_override(
+        "train.learning_rate",
+        "cannot be combined with learning_rate_multiplier; leave one of them out");
+  }
+  for (const char* key : {"eval.every_steps", "eval.keep_best", "eval.patience"}) {
+    const Json* value = overrides.find(key);
+    const bool evaluates = value != nullptr && (value->number().value_or(0.0) > 0.0 ||
+                                                (value->if_bool() != nullptr && *value->if_bool()));
+    if (evaluates && spec.validation_file.empty()) {
+      return refuse_override(key, "needs validation_file");
+    }
+  }
+  return {};
+}
+
+Status set_overrides(const Json& overrides, JobMethod method, Json& config) {
   for (const Json::Member& member : *overrides.if_object()) {
     if (!is_own_key(member.name)) {
-      return invalid_argument("tidemill: " + quote(member.name) +
-                              " is not a key that a job may set" + refusal_of(member.name));
+      return refuse_override(member.name,
+                             "is not a key that a job may set" + refusal_of(member.name, method));
     }
     const std::string* text = member.value.if_string();
     if (member.name == "train.adapter.kind" &&
         (text == nullptr || (*text != "lora" && *text != "ia3"))) {
-      return invalid_argument("tidemill: train.adapter.kind: must be lora or ia3");
+      return refuse_override(member.name, "must be lora or ia3");
     }
     set_key(config, member.name, member.value);
   }
@@ -330,11 +402,7 @@ Result<std::string> job_config(const ServeOptions& server, const JobSpec& spec,
   set_key(config, "train.adapter.kind", "lora");
   set_key(config, "data.train", inputs.training_path);
   TIDEMILL_ASSIGN_OR_RETURN(const Json overrides, parse_overrides(spec.overrides));
-  const Json* steps = overrides.find("train.steps");
-  if (spec.hyperparameters.n_epochs != 0 && steps != nullptr && !steps->is_null()) {
-    return invalid_argument(
-        "tidemill: train.steps cannot be combined with n_epochs; leave one of them out");
-  }
+  TIDEMILL_RETURN_IF_ERROR(check_overrides(spec, overrides));
   if (values.n_epochs != 0) {
     set_key(config, "data.epochs", values.n_epochs);
   }
@@ -350,7 +418,7 @@ Result<std::string> job_config(const ServeOptions& server, const JobSpec& spec,
   if (inputs.memory_bytes > 0) {
     set_key(config, "device.memory_bytes", inputs.memory_bytes);
   }
-  TIDEMILL_RETURN_IF_ERROR(set_overrides(overrides, config));
+  TIDEMILL_RETURN_IF_ERROR(set_overrides(overrides, spec.method, config));
   return config.to_text();
 }
 

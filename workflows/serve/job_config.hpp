@@ -56,8 +56,8 @@ inline constexpr std::string_view kExampleFile = "file-quickstart";
 /// 5e-5 for reinforcement. Responses of a reinforcement job have at most 256 tokens, and at most
 /// half of `JobInputs::max_tokens`, unless the request says otherwise.
 /// Errors: `kInvalidArgument`, beginning with the field of the request: a grader that has no
-/// counterpart, an override that jobs may not set, an adapter of another kind, or `n_epochs`
-/// together with `train.steps`.
+/// counterpart; an adapter of another kind; an override that jobs may not set ("tidemill.KEY: "),
+/// that contradicts a hyperparameter, or that needs a validation file.
 [[nodiscard]] Result<std::string> job_config(const ServeOptions& server,
                                              const storage::JobSpec& spec, const JobInputs& inputs);
 

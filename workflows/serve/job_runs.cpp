@@ -449,7 +449,7 @@ Status of_field(const Status& status, const storage::JobSpec& spec) {
   const std::string& text = status.message();
   const std::string key = text.substr(0, text.find(':'));
   const bool is_own = spec.overrides.find('"' + key) != std::string::npos;
-  return {status.code(), (is_own ? "tidemill: " : "method: ") + text};
+  return {status.code(), (is_own ? "tidemill." : "method: ") + text};
 }
 
 // Returns an error without the location before its first ": ".

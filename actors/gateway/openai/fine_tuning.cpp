@@ -208,6 +208,11 @@ private:
       }
       read.learning_rate_multiplier = number;
     }
+    if (members.has("learning_rate")) {
+      members.refuse("learning_rate",
+                     "unknown field; use learning_rate_multiplier, or the key train.learning_rate "
+                     "in tidemill");
+    }
     if (spec_.method == JobMethod::kSupervised) {
       members.refuse_others({"batch_size", "n_epochs", "learning_rate_multiplier"});
     } else {

@@ -142,6 +142,8 @@ TEST(FineTuningTest, RefusesOtherRequests) {
        "method.supervised.hyperparameters.learning_rate_multiplier", "greater than 0"},
       {supervised(R"({"learning_rate_multiplier": "high"})"),
        "method.supervised.hyperparameters.learning_rate_multiplier", "greater than 0"},
+      {supervised(R"({"learning_rate": 1})"), "method.supervised.hyperparameters.learning_rate",
+       "use learning_rate_multiplier, or the key train.learning_rate in tidemill"},
       {supervised(R"({"eval_samples": 1})"), "method.supervised.hyperparameters.eval_samples",
        "unknown field"},
       {job(R"("method": {"type": "reinforcement"})"), "method.reinforcement", "must have a grader"},
@@ -177,7 +179,7 @@ TEST(FineTuningTest, RefusesOtherRequests) {
     EXPECT_EQ(error->param, row.param) << error->message;
     EXPECT_THAT(error->message, HasSubstr(row.message));
   }
-  EXPECT_EQ(rows.size(), 40U);
+  EXPECT_EQ(rows.size(), 41U);
 }
 
 TEST(FineTuningTest, WritesJobs) {
