@@ -135,7 +135,7 @@ void CommitWitness::check_evaluations(const actors::RunCommit& commit,
     if (!options_.best.enabled()) {
       continue;
     }
-    if (evaluation.step <= last || evaluation.step % options_.eval_every != 0) {
+    if (evaluation.step <= last || !options_.evaluates(evaluation.step)) {
       violate_(of_step("evaluated twice, or although it was not due: step ", step) +
                std::to_string(evaluation.step));
     }
@@ -230,7 +230,9 @@ bool CommitWitness::all_evaluated(std::uint64_t steps) const {
   if (!options_.best.enabled()) {
     return true;
   }
-  return read_metrics(disk_.text.metrics).evaluations.size() == steps / options_.eval_every;
+  const bool is_last_extra = steps == options_.steps && steps % options_.eval_every != 0;
+  return read_metrics(disk_.text.metrics).evaluations.size() ==
+         steps / options_.eval_every + (is_last_extra ? 1 : 0);
 }
 
 CommitWitness::Recorded CommitWitness::read_metrics(std::string_view text) const {

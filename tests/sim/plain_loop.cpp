@@ -65,7 +65,7 @@ public:
       TIDEMILL_CHECK(engines::run_to_end(*trainer).ok());
       weights = trainer->take_snapshot();
       versions.push_back(weights);
-      if (options_.best.enabled() && (step + 1) % options_.eval_every == 0) {
+      if (options_.best.enabled() && options_.evaluates(step + 1)) {
         best.update(options_, weights.base_digest);
       }
     }

@@ -54,6 +54,11 @@ struct SimulationOptions {
   bool filter = false;        // filter groups without a signal
   bool never_signal = false;  // no group ever has a signal
   storage::OnFailedRow on_failed = storage::OnFailedRow::kDropGroup;
+
+  /// Returns whether the weights of a step are to be evaluated.
+  [[nodiscard]] bool evaluates(std::uint64_t step) const {
+    return eval_every != 0 && (step % eval_every == 0 || step == steps);
+  }
 };
 
 /// The faults of a run.
