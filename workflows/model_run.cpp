@@ -7,6 +7,7 @@
 
 #include <caf/all.hpp>
 
+#include "base/files/file.hpp"
 #include "base/json/json.hpp"
 #include "base/tensor/float_tensor.hpp"
 #include "base/text/mebibytes.hpp"
@@ -229,8 +230,7 @@ actors::RunInputs inputs_of(const TrainedModel& model, const ModelOptions& optio
   }
   inputs.data_digest = std::move(digests.data);
   inputs.tokenizer_digest = std::move(digests.tokenizer);
-  std::error_code unresolved;
-  inputs.model = std::filesystem::absolute(options.path, unresolved).lexically_normal().string();
+  inputs.model = absolute_path(options.path).string();
   inputs.random_weights = options.init == ModelInit::kRandom;
   if (model.adapter.has_value()) {
     inputs.adapter_config = engines::adapter_config_text(model.adapter->config);

@@ -85,10 +85,10 @@ void Service::fail(ExchangeId exchange, const ApiError& error) {
   deps_.respond(exchange, std::move(response));
 }
 
-void Service::fail(ExchangeId exchange, const Status& status) {
-  ApiError error = openai::to_api_error(status);
-  if (status.code() == Errc::kCorruptData) {
-    error.status = 500;  // of a file of the server
+void Service::fail_of_store(ExchangeId exchange, const Status& status) {
+  ApiError error = openai::to_storage_error(status);
+  if (status.code() == Errc::kInvalidArgument) {
+    error.status = 500;  // what the client gave has been checked: a call of the file system
   }
   fail(exchange, error);
 }

@@ -51,8 +51,7 @@ struct ServiceLimits {
   std::size_t max_samplers = 10'000;   // of one session
   std::size_t max_file_tokens = 1024;  // checkpoints whose files have URLs
   std::size_t max_models = 64;
-  /// Runs without a model and without a checkpoint are forgotten once there are more than this, the
-  /// oldest first.
+  /// Runs without a model and without a checkpoint; the oldest are forgotten.
   std::size_t max_runs = 10'000;
   /// What all models and snapshots may take together, by `ServiceDeps::model_bytes` and
   /// `snapshot_bytes`.
@@ -340,7 +339,8 @@ private:
   void fail(ExchangeId exchange, const ApiError& error);
   /// Returns whether `name` is the served model. If not, responds with an error.
   [[nodiscard]] bool has_base(ExchangeId exchange, const std::string& name);
-  void fail(ExchangeId exchange, const Status& status);
+  /// Responds with why the store has failed.
+  void fail_of_store(ExchangeId exchange, const Status& status);
   /// Returns whether a request that has the number of an earlier one is the same. If not, responds
   /// with an error. `field` has the number.
   [[nodiscard]] bool is_same(ExchangeId exchange, const char* field, const std::string& request_id,

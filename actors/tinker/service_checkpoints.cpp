@@ -244,8 +244,11 @@ void Service::forget_old_runs() {
       unused.emplace_back(run.last_request, id);
     }
   }
+  if (unused.size() <= deps_.limits.max_runs) {
+    return;
+  }
   std::sort(unused.begin(), unused.end());
-  unused.resize(std::min(unused.size(), runs_.size() - deps_.limits.max_runs));
+  unused.resize(unused.size() - deps_.limits.max_runs);
   for (const auto& [time, id] : unused) {
     runs_.erase(id);
     unstored_runs_.erase(id);
@@ -346,13 +349,7 @@ void Service::on(ExchangeId exchange, const DeleteCheckpoint& call) {
   // A damaged checkpoint can be deleted, too.
   if (damaged_.contains(to_text(call.path)) || find_checkpoint(exchange, call.path) != nullptr) {
     remove_checkpoint(call.path, [this, exchange](const Status& status) {
-      if (status.ok()) {
-        respond(exchange, Json::Object());
-      } else if (status.code() == Errc::kNotFound) {
-        fail(exchange, status);
-      } else {
-        fail(exchange, ApiError{500, status.message()});
-      }
+      status.ok() ? respond(exchange, Json::Object()) : fail_of_store(exchange, status);
     });
   }
 }
@@ -371,7 +368,7 @@ void Service::on(ExchangeId exchange, const SetTtl& call) {
   deps_.run_work([store = deps_.store, info, status] { *status = store->put_info(info); },
                  [this, exchange, info, status] {
                    if (!status->ok()) {
-                     fail(exchange, *status);
+                     fail_of_store(exchange, *status);
                      return;
                    }
                    if (const auto kept = checkpoints_.find(info.path); kept != checkpoints_.end()) {
@@ -423,7 +420,7 @@ void Service::on(ExchangeId exchange, const GetFileUrls& call, const Caller& cal
       [store = deps_.store, path = call.path, files] { *files = store->files(path); },
       [this, exchange, call, tenant = caller.tenant, files] {
         if (!files->ok()) {
-          fail(exchange, files->status());
+          fail_of_store(exchange, files->status());
           return;
         }
         const std::optional<std::string> token = take_token(call.path, tenant);
@@ -457,7 +454,7 @@ void Service::on(ExchangeId exchange, const GetFile& call) {
                   bytes] { *bytes = store->read_file(path, name); },
                  [this, exchange, bytes] {
                    if (!bytes->ok()) {
-                     fail(exchange, bytes->status());
+                     fail_of_store(exchange, bytes->status());
                      return;
                    }
                    deps_.respond(exchange, {200,

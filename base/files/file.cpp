@@ -185,6 +185,12 @@ Result<std::string> read_text_file(const std::filesystem::path& path, std::uint6
   return text;
 }
 
+std::filesystem::path absolute_path(const std::filesystem::path& path) {
+  std::error_code error;
+  const std::filesystem::path whole = std::filesystem::absolute(path, error);
+  return error ? path : whole.lexically_normal();
+}
+
 Result<std::vector<std::string>> list_directory(const std::filesystem::path& directory) {
   std::error_code error;
   std::vector<std::string> names;

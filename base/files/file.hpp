@@ -74,6 +74,10 @@ private:
 [[nodiscard]] Result<std::string> read_text_file(const std::filesystem::path& path,
                                                  std::uint64_t max_bytes);
 
+/// Returns `path` as an absolute one without "." and ".."; unchanged if the working directory is
+/// gone.
+[[nodiscard]] std::filesystem::path absolute_path(const std::filesystem::path& path);
+
 /// Returns the names in `directory`, sorted, without "." and "..".
 /// Errors: `kNotFound`, `kInvalidArgument`, `kUnavailable`.
 [[nodiscard]] Result<std::vector<std::string>> list_directory(

@@ -172,6 +172,16 @@ std::string joined(std::string_view path, std::string_view key) {
   return out.append(key);
 }
 
+std::string path_of_name(const StructSchema& root, std::string_view name) {
+  std::string path = path_of_synonym(root, folded(name), "");
+  if (path.empty()) {
+    std::vector<std::string> paths;
+    append_paths(root, name, "", paths);
+    path = paths.size() == 1 ? paths.front() : "";
+  }
+  return path;
+}
+
 std::string absence_of(const StructSchema& root, std::string_view name) {
   for (const AbsentKeys& absent : root.absent) {
     if (std::ranges::find(absent.names, folded(name)) != absent.names.end()) {

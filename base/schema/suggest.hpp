@@ -41,6 +41,10 @@ struct ChosenStruct {
                                              const ChosenStruct& structure, std::string_view path,
                                              std::string_view key);
 
+/// Returns the path of the key that other programs call `name` or, without one, of the only key of
+/// this name; "" if there is none, or several.
+[[nodiscard]] std::string path_of_name(const StructSchema& root, std::string_view name);
+
 /// Returns why no key does what the setting `name` of other programs does, or "" if `root` and its
 /// kinds do not say.
 [[nodiscard]] std::string absence_of(const StructSchema& root, std::string_view name);

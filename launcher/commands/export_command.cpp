@@ -71,7 +71,7 @@ Result<Source> find_source(const std::string& source) {
     return Status(Errc::kNotFound,
                   source + ": no such run or commit; tidemill runs lists all runs");
   }
-  const std::filesystem::path whole = std::filesystem::absolute(path, ignored).lexically_normal();
+  const std::filesystem::path whole = absolute_path(path);
   return Source{whole.parent_path().parent_path(), whole.filename().string()};
 }
 

@@ -278,5 +278,10 @@ TEST_F(FileTest, RemoveTreeStaysInsideItsRoot) {
               HasSubstr("directories deep"));
 }
 
+TEST(AbsolutePath, HasNoDots) {
+  EXPECT_EQ(absolute_path("a/./b/../c"), std::filesystem::current_path() / "a/c");
+  EXPECT_EQ(absolute_path("/x/../y"), "/y");
+}
+
 }  // namespace
 }  // namespace tidemill

@@ -472,6 +472,13 @@ TEST_F(LighthouseTest, NamesOfOtherProgramsSuggestTheKey) {
             "h.yaml:1: lamp.siren: unknown key; a lighthouse makes no sound");
 }
 
+TEST_F(LighthouseTest, APathIsFoundByTheNameOfAnotherProgramOrTheOnlyKey) {
+  const schema::StructSchema& all = schema_.structure();
+  EXPECT_EQ(schema::path_of_name(all, "Pulse-Count"), "lamp.flashes");
+  EXPECT_EQ(schema::path_of_name(all, "height"), "lamp.height");
+  EXPECT_EQ(schema::path_of_name(all, "siren"), "");
+}
+
 TEST_F(LighthouseTest, AnExplanationGivesTheNamesOfOtherPrograms) {
   EXPECT_EQ(explain_key(schema_.structure(), "lamp.flashes").value(),
             "lamp.flashes: an integer, default 2\n  How many.\n"

@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 #include <optional>
 #include <string_view>
 #include <vector>
 
+#include "base/files/file.hpp"
 #include "base/json/json.hpp"
 #include "base/schema/reference.hpp"
 #include "base/schema/suggest.hpp"
@@ -135,18 +135,8 @@ std::string counterpart_of(const std::string& path) {
 // other programs call so, the only key with this last name, or why there is none. `tidemill check`
 // knows the same.
 std::string meaning_of(const std::string& name, const schema::StructSchema& run) {
-  std::vector<std::string> paths;
-  for (const KeyReference& key : list_keys(run)) {
-    const auto& others = key.also_called;
-    if (std::find(others.begin(), others.end(), name) != others.end()) {
-      return counterpart_of(key.path);
-    }
-    if (key.path.ends_with('.' + name)) {
-      paths.push_back(key.path);
-    }
-  }
-  if (paths.size() == 1) {
-    return counterpart_of(paths.front());
+  if (const std::string path = schema::path_of_name(run, name); !path.empty()) {
+    return counterpart_of(path);
   }
   const std::string absence = schema::absence_of(run, name);
   return absence.empty() ? "" : "; " + absence;
@@ -234,9 +224,7 @@ Result<Json> reward_of(const storage::JobGrader& grader) {
 
 // The adapter of the job names its model, so the path is one that is valid elsewhere too.
 void set_model(const ServeOptions& server, Json& config) {
-  std::error_code unresolved;
-  const auto whole = std::filesystem::absolute(server.model.path, unresolved).lexically_normal();
-  set_key(config, "model.path", unresolved ? server.model.path : whole.string());
+  set_key(config, "model.path", absolute_path(server.model.path).string());
   if (server.model.dtype.has_value()) {
     constexpr std::array<const char*, 4> kNames = {"f32", "bf16", "int8", "nf4"};
     set_key(config, "model.dtype", kNames.at(static_cast<std::size_t>(*server.model.dtype)));

@@ -12,6 +12,7 @@
 #include "actors/commit/checkpoint_commits.hpp"
 #include "actors/tuning/begun_job.hpp"
 #include "actors/tuning/run_note.hpp"
+#include "base/files/file.hpp"
 #include "base/files/without_directory.hpp"
 #include "base/json/json.hpp"
 #include "base/text/clip.hpp"
@@ -60,8 +61,7 @@ Result<std::uint64_t> count_lines(const ReadableFile& file) {
 Status without_paths(const ServeOptions& server, const Status& status) {
   const std::filesystem::path jobs(server.serve.jobs_path.value_or(""));
   const std::filesystem::path model(server.model.path);
-  std::error_code unresolved;
-  const auto whole = std::filesystem::absolute(model, unresolved).lexically_normal();
+  const std::filesystem::path whole = absolute_path(model);
   Status shown = status;
   for (const auto& directory :
        {jobs / "files", jobs / "runs", jobs, whole.parent_path(), model.parent_path()}) {

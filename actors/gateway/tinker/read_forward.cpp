@@ -6,9 +6,6 @@
 #include <cstring>
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/wire_format_lite.h>
-#if __has_include(<google/protobuf/stubs/logging.h>)
-#include <google/protobuf/stubs/logging.h>
-#endif
 #include <limits>
 #include <set>
 #include <span>
@@ -19,6 +16,14 @@
 #include "actors/gateway/tinker/zstd.hpp"
 #include "base/text/clip.hpp"
 #include "base/text/quote.hpp"
+
+// Before version 22, protobuf writes a line about invalid UTF-8 to stderr, unless it is silenced.
+#if __has_include(<google/protobuf/stubs/logging.h>)
+#include <google/protobuf/stubs/logging.h>
+using ProtobufSilencer = google::protobuf::LogSilencer;
+#else
+struct ProtobufSilencer {};
+#endif
 
 namespace tidemill::actors::tinker {
 namespace {
@@ -352,20 +357,18 @@ Result<ForwardCall> read_request(const tinker_wire::ForwardBackwardRequest& requ
   return call;
 }
 
-RefusedCall refused_call(const Status& status, std::optional<QueueTurn> turn = std::nullopt) {
+RefusedCall refused_call(const Status& status, std::optional<QueueTurn> turn = std::nullopt,
+                         bool backward = false) {
   const std::string& message = status.message();
   const std::size_t colon = turn.has_value() ? message.find(": ") : std::string::npos;
   return {{400, clipped(message, kMaxMessageBytes),
            colon == std::string::npos ? "" : message.substr(0, colon)},
           std::move(turn),
-          false};
+          backward};
 }
 
 bool parse(std::string_view body, tinker_wire::ForwardBackwardRequest& request) {
-#if __has_include(<google/protobuf/stubs/logging.h>)
-  // Before version 22, the library writes a line about invalid UTF-8 to stderr.
-  const google::protobuf::LogSilencer silencer;
-#endif
+  [[maybe_unused]] const ProtobufSilencer silencer;
   return body.size() <= kMaxForwardBytes &&
          request.ParseFromArray(body.data(), static_cast<int>(body.size()));
 }
@@ -402,9 +405,7 @@ CallResult<ForwardCall> read_forward(std::string_view body, std::string_view con
   QueueTurn turn{request.model_id(), request.seq_id()};
   Result<ForwardCall> call = read_request(request, model);
   if (!call.ok()) {
-    RefusedCall refusal = refused_call(call.status(), std::move(turn));
-    refusal.backward = !request.forward_only();
-    return refusal;
+    return refused_call(call.status(), std::move(turn), !request.forward_only());
   }
   call.value().turn = std::move(turn);
   return std::move(call).value();
