@@ -252,7 +252,7 @@ void Service::forget_old_runs() {
   for (const auto& [time, id] : unused) {
     runs_.erase(id);
     unstored_runs_.erase(id);
-    deps_.run_work([store = deps_.store, id] { (void)store->remove_run(id); }, [] {});
+    deps_.run_work([store = deps_.store, run_id = id] { (void)store->remove_run(run_id); }, [] {});
   }
 }
 
