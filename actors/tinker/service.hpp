@@ -419,6 +419,8 @@ private:
                        std::function<void(Result<JobState>)> done);
   void remove_checkpoint(const CheckpointPath& path, std::function<void(Status)> done);
   void drop_expired();
+  /// Logs a problem of the store.
+  void warn(const std::string& message) const;
   /// Returns a token for the files of a checkpoint, or nullopt if too many checkpoints have tokens.
   [[nodiscard]] std::optional<std::string> take_token(const CheckpointPath& path,
                                                       const std::string& tenant);
@@ -450,6 +452,7 @@ private:
   std::map<std::string, FileToken> file_tokens_;  // by token
   bool listed_ = false;
   std::optional<ApiError> list_failure_;
+  TimePoint next_removal_{};  // no expired checkpoint is removed before
   std::uint64_t last_sample_ = 0;
   std::uint64_t last_job_ = 0;
   std::uint64_t last_use_ = 0;

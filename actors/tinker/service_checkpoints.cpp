@@ -3,6 +3,7 @@
 // port.
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <ctime>
 #include <utility>
 
@@ -13,6 +14,8 @@ namespace tidemill::actors::tinker {
 namespace {
 
 constexpr std::int64_t kTokenSeconds = 3600;
+constexpr auto kRemovalPause =
+    std::chrono::minutes(1);  // after an expired one could not be removed
 
 // Returns a Unix time as "2026-01-02T03:04:05Z".
 std::string time_text(std::int64_t seconds) {
@@ -71,9 +74,7 @@ void Service::start() {
           const Status& status =
               listed->checkpoints.ok() ? listed->runs.status() : listed->checkpoints.status();
           list_failure_ = ApiError{500, status.message()};
-          if (deps_.warn) {
-            deps_.warn("serve.checkpoints_path: " + status.message());
-          }
+          warn(status.message());
           return;
         }
         for (CheckpointInfo& info : listed->checkpoints.value().entries) {
@@ -90,14 +91,18 @@ void Service::start() {
       });
 }
 
+void Service::warn(const std::string& message) const {
+  if (deps_.warn) {
+    deps_.warn("serve.checkpoints_path: " + message);
+  }
+}
+
 void Service::add_damaged(const std::vector<DamagedEntry>& entries) {
   for (const DamagedEntry& entry : entries) {
     if (!entry.id.empty()) {
       damaged_.emplace(entry.id, entry.reason);
     }
-    if (deps_.warn) {
-      deps_.warn("serve.checkpoints_path: " + entry.reason + "; the entry is left out");
-    }
+    warn(entry.reason + "; the entry is left out");
   }
 }
 
@@ -203,7 +208,15 @@ void Service::drop_expired() {
     }
   }
   for (const CheckpointPath& path : expired) {
-    remove_checkpoint(path, [](const Status& /*status*/) {});
+    if (deps_.now() < next_removal_) {
+      break;
+    }
+    remove_checkpoint(path, [this, path](const Status& status) {
+      if (!status.ok() && deps_.now() >= next_removal_) {
+        warn(quote(to_text(path)) + " has expired and cannot be removed: " + status.message());
+        next_removal_ = deps_.now() + kRemovalPause;
+      }
+    });
   }
   for (auto it = file_tokens_.begin(); it != file_tokens_.end();) {
     if (it->second.ends_at > now) {

@@ -49,6 +49,9 @@ struct TinkerDeps {
   tinker::ModelLimits model_limits;
   tinker::ServedBase base;
   tinker::ServiceLimits limits;
+  /// The most that bodies that are not parsed yet take. Tenants share it; beyond it requests get
+  /// 429.
+  std::size_t max_parsing_bytes = std::size_t{256} << 20U;
   Tenancy tenancy = Tenancy::kOne;
 };
 

@@ -16,7 +16,6 @@ namespace tidemill::actors {
 namespace {
 
 constexpr auto kTickTime = std::chrono::seconds(1);
-constexpr std::size_t kMaxParsingBytes = std::size_t{256} << 20U;
 
 // A request that is parsed, or waits for that.
 struct TinkerParseWork {
@@ -39,7 +38,7 @@ struct TinkerState {
   std::map<ExchangeId, std::shared_ptr<TinkerParseWork>> parsing;
   ParseLanes<std::shared_ptr<TinkerParseWork>> to_parse;
   std::uint64_t last_work = 0;
-  std::size_t parsing_bytes = 0;  // of the bodies that are not parsed yet
+  FairLimit parsing_bytes;  // of the bodies that are not parsed yet
 };
 
 using Self = TinkerActor::stateful_pointer<TinkerState>;
@@ -90,7 +89,7 @@ void parse_next(Self self, ParseLane lane) {
             [self, work, exchange = work->request.exchange] {
               auto& state = self->state;
               state.parsing.erase(exchange);
-              state.parsing_bytes -= work->bytes;
+              state.parsing_bytes.give_back(work->caller.tenant, work->bytes);
               state.to_parse.end(work->lane);
               parse_next(self, work->lane);
               if (work->call && !work->abandoned) {
@@ -110,14 +109,14 @@ void on_tinker_request(Self self, HttpRequest& request, const Caller& caller) {
   auto& state = self->state;
   const ExchangeId exchange = request.exchange;
   const std::size_t bytes = request.body.size();
-  if (state.parsing_bytes + bytes > kMaxParsingBytes) {
+  if (!state.parsing_bytes.fits(caller.tenant, bytes)) {
     HttpResponse response =
         openai::to_response({429, "too many requests are pending on the server; try again later"});
     response.headers.push_back({"retry-after", "1"});
     respond(state.deps, exchange, std::move(response));
     return;
   }
-  state.parsing_bytes += bytes;
+  state.parsing_bytes.take(caller.tenant, bytes);
   const auto work = std::make_shared<TinkerParseWork>();
   work->lane = lane_of(request);
   work->request = std::move(request);
@@ -144,6 +143,7 @@ TinkerActor::behavior_type tinker_actor(Self self, TinkerDeps deps) {
   self->link_to(deps.device);
   auto& state = self->state;
   state.deps = std::move(deps);
+  state.parsing_bytes = FairLimit(state.deps.max_parsing_bytes, state.deps.tenancy);
   state.to_parse = ParseLanes<std::shared_ptr<TinkerParseWork>>(state.deps.parse_ports);
   const auto run_io = [self](std::function<void()> work, std::function<void()> done) {
     run_at(self, *self->state.deps.io_port, std::move(work), std::move(done));

@@ -89,6 +89,26 @@ TEST_F(TinkerServiceTest, ACheckpointThatCannotBeRemovedCanBeRemovedAgain) {
   EXPECT_EQ(ask(tinker::ListCheckpoints{})["checkpoints"].size(), 0U);
 }
 
+TEST_F(TinkerServiceTest, AnExpiredCheckpointThatCannotBeRemovedIsTriedAgainAfterAMinute) {
+  const std::string model = new_model(new_session());
+  tinker::SaveWeights call = save(model, 1, CheckpointKind::kTraining, "a");
+  call.ttl_seconds = 5;
+  ask(call);
+  backend_.run();
+  store_.next_remove_failure = Status(Errc::kInternal, "read-only file system");
+  const auto pass_and_run = [this](int seconds) {
+    pass(std::chrono::seconds(seconds));
+    backend_.run();
+  };
+  pass_and_run(10);
+  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("read-only file system")));
+  pass_and_run(10);
+  EXPECT_EQ(store_.entries.size(), 1U) << "not tried again at once";
+  pass_and_run(60);
+  EXPECT_THAT(store_.entries, IsEmpty());
+  EXPECT_EQ(warnings_.size(), 1U);
+}
+
 TEST_F(TinkerServiceTest, OnlyARefusedBackwardPassLosesGradients) {
   const std::string model = new_model(new_session());
   ask(forward(model, 1));

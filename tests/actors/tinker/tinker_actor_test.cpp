@@ -20,7 +20,8 @@ using actors::kMaxSmallBodyBytes;
 
 class TinkerActorTest : public ActorTest {
 protected:
-  void SetUp() override {
+  void SetUp() override { start(std::size_t{1} << 20U); }
+  void start(std::size_t max_parsing_bytes) {
     actors::TinkerDeps deps;
     deps.http = &http_;
     deps.device = keep(spawn_fake_device(system(), std::make_shared<FakeDevice>()));
@@ -31,6 +32,8 @@ protected:
     deps.unix_time = [] { return 17; };
     deps.random = [this] { return ++random_; };
     deps.model_limits = {100, 64, 64, {99}};
+    deps.max_parsing_bytes = max_parsing_bytes;
+    deps.tenancy = actors::Tenancy::kSeveral;
     tinker_ = keep(actors::spawn_tinker(system(), std::move(deps)));
     drain();
   }
@@ -39,7 +42,8 @@ protected:
     ActorTest::TearDown();
   }
   ExchangeId arrive(const std::string& path, const std::string& body,
-                    const std::vector<actors::HttpHeader>& headers = {}) {
+                    const std::vector<actors::HttpHeader>& headers = {},
+                    const std::string& tenant = "") {
     HttpRequest made;
     made.method = "POST";
     made.target = "/api/v1/" + path;
@@ -48,7 +52,9 @@ protected:
                                                                        : "application/json"});
     made.body = body;
     made.exchange = ++last_exchange_;
-    caf::anon_send(tinker_, atom::request_v, std::move(made), actors::Caller());
+    actors::Caller caller;
+    caller.tenant = tenant;
+    caf::anon_send(tinker_, atom::request_v, std::move(made), caller);
     drain();
     return last_exchange_;
   }
@@ -92,6 +98,18 @@ TEST_F(TinkerActorTest, QueuedRequestsFollowAsPortsBecomeFree) {
     EXPECT_TRUE(responded(id));
   }
   EXPECT_EQ(small_.size(), 0U);
+}
+
+TEST_F(TinkerActorTest, ATenantLeavesOthersRoomForBodies) {
+  const std::string body = R"({"session_id": "none"})";
+  start(10 * body.size());
+  for (int i = 0; i < 10; ++i) {
+    arrive("session_heartbeat", body, {}, "greedy");
+  }
+  ASSERT_TRUE(responded(last_exchange_));
+  EXPECT_EQ(http_.sent.at(last_exchange_).response.status, 429U);
+  const ExchangeId other = arrive("session_heartbeat", body, {}, "other");
+  EXPECT_FALSE(responded(other)) << "it waits to be parsed";
 }
 
 }  // namespace
