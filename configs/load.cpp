@@ -16,6 +16,11 @@ Result<std::string> read_file(const std::string& path) {
   if (!std::filesystem::exists(status)) {
     return Status(Errc::kNotFound, path + ": no such file");
   }
+  if (std::filesystem::is_directory(status)) {
+    return invalid_argument(path +
+                            ": is a folder, not a YAML file; a file names its model's folder "
+                            "as model.path");
+  }
   if (!std::filesystem::is_regular_file(status)) {  // reading a pipe could block forever
     return invalid_argument(path + ": is not a file");
   }

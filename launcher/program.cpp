@@ -87,7 +87,7 @@ std::string key_called(const std::string& name, const Additions& additions) {
 // none has this name.
 std::string override_hint(const std::string& command, const std::string& option,
                           const Additions& additions) {
-  constexpr std::array<std::string_view, 3> kTakeOverrides = {"run", "check", "resume"};
+  constexpr std::array<std::string_view, 4> kTakeOverrides = {"run", "check", "resume", "serve"};
   if (std::find(kTakeOverrides.begin(), kTakeOverrides.end(), command) == kTakeOverrides.end()) {
     return {};
   }

@@ -146,7 +146,8 @@ TEST(BadInputTest, LongKeyIsCutInTheMessage) {
 
 TEST(BadInputTest, PathsThatAreNotRegularFiles) {
   EXPECT_EQ(outcome_of("/nowhere/x.yaml"), "/nowhere/x.yaml: no such file");
-  EXPECT_EQ(outcome_of("/"), "/: is not a file");
+  EXPECT_EQ(outcome_of("/"),
+            "/: is a folder, not a YAML file; a file names its model's folder as model.path");
   EXPECT_EQ(outcome_of("/dev/zero"), "/dev/zero: is not a file");
   EXPECT_EQ(outcome_of(""), ": no such file");
 }

@@ -90,6 +90,8 @@ TEST(ProgramTest, WrongCommandLinesGetOneLineOnStderr) {
       {{"run", kPreset, "--num_generations", "x=1"},
        "tidemill: --num_generations: unknown option; keys are written "
        "without dashes: rollout.group_size=VALUE\n"},
+      {{"serve", kPreset, "--port", "9000"},
+       "tidemill: --port: unknown option; keys are written without dashes: serve.port=VALUE\n"},
       {{"tokenize", "x", "--seed=3"},
        "tidemill: --seed=3: unknown option; tidemill tokenize --help lists all options\n"},
       {{"check", kPreset, "--log-level", "loud"},
