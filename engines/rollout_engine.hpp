@@ -213,7 +213,7 @@ public:
   [[nodiscard]] virtual Status load(Snapshot snapshot, WeightArrival arrival) = 0;
 
   /// Returns the version that would generate for a request that starts now.
-  [[nodiscard]] virtual PolicyVersion serving() const = 0;
+  [[nodiscard]] virtual PolicyVersion serving_version() const = 0;
 
   /// Returns whether `step` has anything to do.
   [[nodiscard]] virtual bool has_work() const = 0;

@@ -8,13 +8,13 @@ namespace {
 
 class CountedLoss final : public engines::TokenLoss {
 public:
-  CountedLoss(std::unique_ptr<engines::TokenLoss> loss, std::shared_ptr<MinibatchShare> share)
-      : loss_(std::move(loss)), share_(std::move(share)) {}
+  CountedLoss(std::unique_ptr<engines::TokenLoss> loss, std::shared_ptr<MinibatchProgress> progress)
+      : loss_(std::move(loss)), progress_(std::move(progress)) {}
 
   Status evaluate(std::span<const engines::LossSequence> sequences,
                   engines::LossSums& sums) override {
     TIDEMILL_RETURN_IF_ERROR(loss_->evaluate(sequences, sums));
-    share_->done += sequences.size();
+    progress_->done += sequences.size();
     return {};
   }
   bool is_token_local() const override { return loss_->is_token_local(); }
@@ -24,20 +24,20 @@ public:
 
 private:
   std::unique_ptr<engines::TokenLoss> loss_;
-  std::shared_ptr<MinibatchShare> share_;
+  std::shared_ptr<MinibatchProgress> progress_;
 };
 
 }  // namespace
 
 actors::LossFactory counted_losses(actors::LossFactory make_loss,
-                                   std::shared_ptr<MinibatchShare> share) {
+                                   std::shared_ptr<MinibatchProgress> progress) {
   return [make_loss = std::move(make_loss),
-          share = std::move(share)](std::span<const engines::TrainSequence> minibatch)
+          progress = std::move(progress)](std::span<const engines::TrainSequence> minibatch)
              -> Result<std::unique_ptr<engines::TokenLoss>> {
     TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<engines::TokenLoss> loss, make_loss(minibatch));
-    share->done = 0;
-    share->total = minibatch.size();
-    return std::unique_ptr<engines::TokenLoss>(new CountedLoss(std::move(loss), share));
+    progress->done = 0;
+    progress->total = minibatch.size();
+    return std::unique_ptr<engines::TokenLoss>(new CountedLoss(std::move(loss), progress));
   };
 }
 

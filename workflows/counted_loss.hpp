@@ -11,15 +11,15 @@
 namespace tidemill::workflows {
 
 /// How much of its minibatch a run has trained on. Units: sequences.
-/// Threads: safe to use concurrently. The two numbers are not read at one time.
-struct MinibatchShare {
+/// Threads: safe to use concurrently. Reading both members is not atomic.
+struct MinibatchProgress {
   std::atomic<std::uint64_t> done = 0;
   std::atomic<std::uint64_t> total = 0;
 };
 
 /// Returns a factory of the losses that `make_loss` makes. They give the same gradients, and count
-/// each sequence in `share` when its gradients have been computed. A new minibatch starts at 0.
+/// each sequence in `progress` when its gradients have been computed. A new minibatch starts at 0.
 [[nodiscard]] actors::LossFactory counted_losses(actors::LossFactory make_loss,
-                                                 std::shared_ptr<MinibatchShare> share);
+                                                 std::shared_ptr<MinibatchProgress> progress);
 
 }  // namespace tidemill::workflows

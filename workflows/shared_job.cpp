@@ -92,8 +92,9 @@ Result<std::unique_ptr<SharedJob>> SharedJob::open(caf::actor_system& system,
     return invalid_argument("train.adapter: must be set for a job of a server");
   }
   const JobId id{++*shared.last_job};
-  actors::LossFactory make_loss =
-      shared.share == nullptr ? options.make_loss : counted_losses(options.make_loss, shared.share);
+  actors::LossFactory make_loss = shared.progress == nullptr
+                                      ? options.make_loss
+                                      : counted_losses(options.make_loss, shared.progress);
   const auto opening = std::make_shared<const actors::JobOpening>(
       actors::JobOpening{id, job_options(options.runtime, cache_tokens(shared, options)),
                          std::move(make_loss), shared.weight});

@@ -28,7 +28,7 @@ struct SharedDevice {
   /// The most tokens of a sequence of the run, and the most positions of the cache that the run may
   /// reserve.
   std::int64_t max_tokens = 0;
-  std::shared_ptr<MinibatchShare> share;  // kept up to date while the run trains; may be null
+  std::shared_ptr<MinibatchProgress> progress;  // kept up to date while the run trains; may be null
 };
 
 /// Returns `status`, about the memory of a run on a shared device, with the options of the server

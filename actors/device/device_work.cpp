@@ -30,7 +30,7 @@ std::string job_text(JobId id) {
 DeviceWork::DeviceWork(DeviceDeps deps)
     : deps_(std::move(deps)),
       executor_(deps_.rollout, deps_.executor, deps_.clock),
-      incarnation_(deps_.rollout->serving().incarnation) {
+      incarnation_(deps_.rollout->serving_version().incarnation) {
   if (deps_.train != nullptr) {
     jobs_[JobId{}] = {nullptr, deps_.train, deps_.make_loss, nullptr, 0};
     executor_.add(*deps_.train);
@@ -279,10 +279,10 @@ void DeviceWork::count(const engines::Iteration& iteration) {
   usage.rollout_seconds += seconds(iteration.rollout_time);
   usage.train_seconds += seconds(iteration.train_time);
   if (num_iterations_++ % kErrorInterval == 0) {
-    usage.iteration_error_p50 = executor_.rollout_errors().quantile(0.5);
-    usage.iteration_error_p99 = executor_.rollout_errors().quantile(0.99);
-    usage.unit_error_p50 = executor_.unit_errors().quantile(0.5);
-    usage.unit_error_p99 = executor_.unit_errors().quantile(0.99);
+    usage.iteration_error_p50 = executor_.rollout_prediction_errors().quantile(0.5);
+    usage.iteration_error_p99 = executor_.rollout_prediction_errors().quantile(0.99);
+    usage.unit_error_p50 = executor_.unit_prediction_errors().quantile(0.5);
+    usage.unit_error_p99 = executor_.unit_prediction_errors().quantile(0.99);
   }
 }
 

@@ -23,7 +23,8 @@ using GatewayActor = TokenListenerActor::extend<
     caf::reacts_to<atom::closed, std::uint64_t>,
     // A port has run the work of an exchange.
     caf::reacts_to<atom::worked, std::uint64_t>,
-    // The HTTP server has sent all parts so far of the body of an exchange (`HttpEvents::on_sent`).
+    // The HTTP server has sent all parts so far of the body of an exchange
+    // (`HttpCallbacks::on_sent`).
     caf::reacts_to<atom::sent, std::uint64_t>,
     // Refuses new requests with 503, and goes on with all others.
     caf::reacts_to<atom::drain>,

@@ -71,7 +71,7 @@ struct GatewayDeps {
 };
 
 /// Spawns a gateway that responds through `deps.http`. The caller starts the HTTP server, with
-/// events that send `request`, `closed` and `sent` to the returned actor. The gateway ends with
+/// callbacks that send `request`, `closed` and `sent` to the returned actor. The gateway ends with
 /// `stop`, or if the device ends: all exchanges then fail with status 500.
 [[nodiscard]] GatewayActor spawn_gateway(caf::actor_system& system, GatewayDeps deps);
 

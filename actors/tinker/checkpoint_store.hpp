@@ -41,7 +41,8 @@ struct CheckpointFile {
 
 /// A checkpoint, a run or another entry of the store that cannot be read.
 struct DamagedEntry {
-  std::string id;      // the text of a checkpoint's path, or the id of a run; empty: neither
+  /// The text of a checkpoint's path, or the id of a run; empty if the entry is neither.
+  std::string id;
   std::string reason;  // names the entry
 };
 
@@ -54,7 +55,7 @@ struct Listing {
 
 /// Keeps checkpoints. They outlive sessions and the server.
 ///
-/// Threads: one call at a time. Calls may take long: they run at a port.
+/// Threads: one call at a time. Calls block on disk I/O, so call them at a port.
 class CheckpointStore {
 public:
   CheckpointStore() = default;
@@ -63,24 +64,33 @@ public:
   virtual ~CheckpointStore() = default;
 
   /// Returns all checkpoints and runs. Entries that cannot be read hide no others.
+  /// Errors: `kNotFound`, `kInvalidArgument`, `kResourceExhausted` or `kUnavailable` if the store
+  /// cannot be listed.
   [[nodiscard]] virtual Result<Listing<CheckpointInfo>> checkpoints() = 0;
   [[nodiscard]] virtual Result<Listing<RunInfo>> runs() = 0;
   /// Adds or replaces the description of a run.
+  /// Errors: `kResourceExhausted` for a full disk; `kNotFound`, `kInvalidArgument` or
+  /// `kUnavailable` for another failure of the file system.
   [[nodiscard]] virtual Status put_run(const RunInfo& run) = 0;
   /// Removes the description of a run. Does nothing if the run has checkpoints, or is not there.
+  /// Errors: `kInvalidArgument`, `kResourceExhausted`, `kUnavailable`.
   [[nodiscard]] virtual Status remove_run(const std::string& id) = 0;
 
   /// Stores a checkpoint, replacing the one of its path, and returns its size in bytes. If there
-  /// are recipients, the files are encrypted to them, and their names end with ".age". If a call
-  /// fails, the path has its previous checkpoint, if any, or the new one. The previous one may be
-  /// readable only after the next `put` for its run or the next `checkpoints`.
+  /// are recipients, the files are encrypted to them, and their names end with ".age". If `put`
+  /// fails, the path keeps its previous checkpoint, if any, or has the new one. `get` may not find
+  /// the previous checkpoint until the next `put` for the same run or the next call of
+  /// `checkpoints`, which restores it.
+  /// Errors: as `put_run`; `kInvalidArgument` if the tensors are not those that `info.lora` has on
+  /// the model.
   [[nodiscard]] virtual Result<std::int64_t> put(const CheckpointInfo& info, const JobState& state,
                                                  std::span<const AgeRecipient> recipients) = 0;
-  /// Replaces the description of a checkpoint. Errors: `kNotFound`, `kCorruptData`.
+  /// Replaces the description of a checkpoint.
+  /// Errors: `kNotFound`, `kCorruptData`; otherwise as `put_run`.
   [[nodiscard]] virtual Status put_info(const CheckpointInfo& info) = 0;
   /// Reads a checkpoint. Errors: `kNotFound`, `kCorruptData`.
   [[nodiscard]] virtual Result<JobState> get(const CheckpointPath& path, bool with_optimizer) = 0;
-  /// Removes a checkpoint. Errors: `kNotFound`.
+  /// Removes a checkpoint. Errors: `kNotFound`; otherwise as `remove_run`.
   [[nodiscard]] virtual Status remove(const CheckpointPath& path) = 0;
 
   /// Lists the files of a checkpoint's adapter, in the PEFT layout, and reads one.

@@ -60,7 +60,7 @@ constexpr bool kIsOfNoSession =
 Service::Service(ServiceDeps deps)
     : deps_(std::move(deps)),
       futures_(deps_.limits.futures, deps_.respond),
-      open_file_tokens_(deps_.limits.max_file_tokens, deps_.tenancy),
+      open_url_grants_(deps_.limits.max_url_grants, deps_.tenancy),
       open_sessions_(deps_.limits.max_sessions, deps_.tenancy),
       open_models_(deps_.limits.max_models, deps_.tenancy),
       model_bytes_(deps_.limits.max_model_bytes, deps_.tenancy),
@@ -85,7 +85,7 @@ void Service::fail(ExchangeId exchange, const ApiError& error) {
   deps_.respond(exchange, std::move(response));
 }
 
-void Service::fail_of_store(ExchangeId exchange, const Status& status) {
+void Service::fail_storage(ExchangeId exchange, const Status& status) {
   ApiError error = openai::to_storage_error(status);
   if (status.code() == Errc::kInvalidArgument) {
     error.status = 500;  // what the client gave has been checked: a call of the file system
@@ -93,8 +93,8 @@ void Service::fail_of_store(ExchangeId exchange, const Status& status) {
   fail(exchange, error);
 }
 
-bool Service::is_same(ExchangeId exchange, const char* field, const std::string& request_id,
-                      const std::string& digest) {
+bool Service::require_same_digest(ExchangeId exchange, const char* field,
+                                  const std::string& request_id, const std::string& digest) {
   if (!futures_.has_other_digest(request_id, digest)) {
     return true;
   }
@@ -103,7 +103,7 @@ bool Service::is_same(ExchangeId exchange, const char* field, const std::string&
   return false;
 }
 
-bool Service::has_base(ExchangeId exchange, const std::string& name) {
+bool Service::require_base(ExchangeId exchange, const std::string& name) {
   if (name == deps_.base.name) {
     return true;
   }
@@ -185,7 +185,7 @@ void Service::tick() {
   futures_.drop_expired(now);
   std::vector<std::string> silent;
   for (const auto& [id, session] : sessions_) {
-    if (now - session.last_heartbeat > deps_.limits.session_time) {
+    if (now - session.last_heartbeat > deps_.limits.heartbeat_timeout) {
       silent.push_back(id);
     }
   }
@@ -194,7 +194,7 @@ void Service::tick() {
   }
   for (auto& [id, model] : models_) {
     const std::int64_t missing = model.queue.next();
-    for (const auto& [seq_id, waiting] : model.queue.give_up(now, deps_.limits.turn_time)) {
+    for (const auto& [seq_id, waiting] : model.queue.give_up(now, deps_.limits.turn_timeout)) {
       drop_waiting(model, waiting);
       futures_.complete(future_id(id, seq_id),
                         failed_future("the request before it, with seq_id " +

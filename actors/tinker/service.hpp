@@ -6,14 +6,16 @@
 // result. When a session ends, its models, samplers and futures do too; its checkpoints stay.
 //
 //   session  open       `create_session` makes it.
-//            ended      The client finishes it, or no heartbeat has come for `session_time`.
+//            ended      The client finishes it; no heartbeat arrives for `heartbeat_timeout`; or it
+//                       sends nothing for `silence_timeout` while its tenant needs its memory.
 //   model    opening    `create_model`, or `load_weights` without a model, makes it.
 //            open       The job is open; requests run.
 //            ended      The job could not be opened, the client unloads it, or its session ends.
 //   adapter  publishing A sampler that needs it got its first request.
 //            published  Requests run.
-//            unloaded   More than `max_published` were published, or another one had no room, and
-//                       none of its requests runs.
+//            unloaded   The initial state. Also entered if publishing fails, if the adapter is idle
+//                       while more than `max_published` are loaded or another needs room, or if its
+//                       checkpoint is replaced or removed (running requests keep the old weights).
 #pragma once
 
 #include <cstddef>
@@ -40,19 +42,19 @@ namespace tidemill::actors::tinker {
 
 /// The limits of a service.
 struct ServiceLimits {
-  Duration session_time = std::chrono::minutes(5);
+  Duration heartbeat_timeout = std::chrono::minutes(5);
   Duration heartbeat_time = std::chrono::seconds(10);  // between two heartbeats of the package
   /// A session that has sent nothing for as long as this ends if a new model or snapshot of its
   /// tenant needs its memory.
-  Duration silent_time = std::chrono::seconds(30);
+  Duration silence_timeout = std::chrono::seconds(30);
   /// How long requests wait for one before them that has not arrived.
-  Duration turn_time = std::chrono::minutes(10);
+  Duration turn_timeout = std::chrono::minutes(10);
   std::size_t max_sessions = 1000;
-  std::size_t max_samplers = 10'000;   // of one session
-  std::size_t max_file_tokens = 1024;  // checkpoints whose files have URLs
+  std::size_t max_samplers = 10'000;  // of one session
+  std::size_t max_url_grants = 1024;  // checkpoints whose files have URLs
   std::size_t max_models = 64;
   /// Runs without a model and without a checkpoint; the oldest are forgotten.
-  std::size_t max_runs = 10'000;
+  std::size_t max_unused_runs = 10'000;
   /// What all models and snapshots may take together, by `ServiceDeps::model_bytes` and
   /// `snapshot_bytes`.
   std::size_t max_model_bytes = std::numeric_limits<std::size_t>::max();
@@ -63,7 +65,7 @@ struct ServiceLimits {
   std::size_t max_samples = 4096;  // samples that wait or are generated; further requests get 429
   /// Idle adapters are unloaded once more than this are loaded. `serve.adapter_bytes` bounds all.
   std::size_t max_published = 16;
-  std::size_t max_snapshots = 16;  // idle ones of one session, for samplers without a checkpoint
+  std::size_t max_idle_snapshots = 16;  // of one session, for samplers without a checkpoint
   FutureLimits futures;
 };
 
@@ -216,7 +218,7 @@ private:
   };
   struct Waiting {
     Op op;
-    std::size_t bytes = 0;  // that `waiting_bytes_` counts
+    std::size_t bytes = 0;  // bytes counted in `waiting_bytes_`
   };
   struct Model {
     std::string session_id;
@@ -245,7 +247,7 @@ private:
     enum class State { kUnloaded, kPublishing, kPublished } state = State::kUnloaded;
     std::vector<std::function<void(Status)>> waiting;
     bool stale = false;           // its checkpoint changed while it was being published
-    std::size_t samplers = 0;     // that use it
+    std::size_t samplers = 0;     // number of samplers that use this adapter
     std::size_t uses = 0;         // requests that wait for it or run
     std::uint64_t last_used = 0;  // counts uses
   };
@@ -267,7 +269,7 @@ private:
     std::string session_id;
     std::string adapter;  // empty: the base
     std::optional<CheckpointPath> path;
-    std::int64_t clients = 1;  // that have joined
+    std::int64_t clients = 1;  // number of clients that have joined
     std::map<std::int64_t, std::vector<std::pair<std::int64_t, std::string>>> completions;
     std::map<std::int64_t, std::int64_t> cursors;  // by cloned client
   };
@@ -282,7 +284,8 @@ private:
     TimePoint arrival;
     Status failure;
   };
-  struct FileToken {
+  /// Permits fetching the files of a checkpoint by URL, without a key.
+  struct UrlGrant {
     CheckpointPath path;
     std::string tenant;
     std::int64_t ends_at = 0;  // Unix time, seconds
@@ -338,13 +341,13 @@ private:
   void respond(ExchangeId exchange, const Json& body);
   void fail(ExchangeId exchange, const ApiError& error);
   /// Returns whether `name` is the served model. If not, responds with an error.
-  [[nodiscard]] bool has_base(ExchangeId exchange, const std::string& name);
-  /// Responds with why the store has failed.
-  void fail_of_store(ExchangeId exchange, const Status& status);
+  [[nodiscard]] bool require_base(ExchangeId exchange, const std::string& name);
+  /// Responds with the error for a failure of the store.
+  void fail_storage(ExchangeId exchange, const Status& status);
   /// Returns whether a request that has the number of an earlier one is the same. If not, responds
   /// with an error. `field` has the number.
-  [[nodiscard]] bool is_same(ExchangeId exchange, const char* field, const std::string& request_id,
-                             const std::string& digest);
+  [[nodiscard]] bool require_same_digest(ExchangeId exchange, const char* field,
+                                         const std::string& request_id, const std::string& digest);
   [[nodiscard]] std::string new_id();
   void end_session(const std::string& id);
   void end_polls_before(TimePoint time);
@@ -402,7 +405,9 @@ private:
   bool unload_idle(std::size_t kept);
   void drop_unused_adapter(const std::string& name);
   void release_adapter(const std::string& name);
-  /// Makes the next sampler that uses this checkpoint read it again.
+  /// Unloads the adapter of this checkpoint, so that the next request that samples from it reads
+  /// the checkpoint again. An adapter that is being published is read again before its requests
+  /// run. Running requests keep the old weights.
   void forget_published(const CheckpointPath& path);
   void generate(const std::string& request_id);
   void on_sample(const std::string& request_id, std::size_t index,
@@ -428,9 +433,9 @@ private:
   void forget_old_runs();
   void add_damaged(const std::vector<DamagedEntry>& entries);
   /// If an entry of the store is damaged, responds with an error and returns true.
-  bool is_damaged(ExchangeId exchange, const std::string& id);
+  bool refuse_if_damaged(ExchangeId exchange, const std::string& id);
   /// Returns whether the checkpoints are known; otherwise responds with an error.
-  bool is_listed(ExchangeId exchange);
+  bool require_listing(ExchangeId exchange);
   [[nodiscard]] const CheckpointInfo* find_checkpoint(const CheckpointPath& path) const;
   /// Returns a checkpoint, or responds with an error and returns null.
   const CheckpointInfo* find_checkpoint(ExchangeId exchange, const CheckpointPath& path);
@@ -447,16 +452,16 @@ private:
   std::vector<Poll> polls_;
   std::map<CheckpointPath, CheckpointInfo> checkpoints_;
   std::map<std::string, RunInfo> runs_;
-  std::map<std::string, std::string> damaged_;    // why entries of the store cannot be read, by id
-  std::set<std::string> unstored_runs_;           // whose last write has failed
-  std::map<std::string, FileToken> file_tokens_;  // by token
+  std::map<std::string, std::string> damaged_;  // why entries of the store cannot be read, by id
+  std::set<std::string> unstored_runs_;         // whose last write has failed
+  std::map<std::string, UrlGrant> url_grants_;  // by token
   bool listed_ = false;
   std::optional<ApiError> list_failure_;
   TimePoint next_removal_{};  // no expired checkpoint is removed before
   std::uint64_t last_sample_ = 0;
   std::uint64_t last_job_ = 0;
   std::uint64_t last_use_ = 0;
-  FairLimit open_file_tokens_;
+  FairLimit open_url_grants_;
   FairLimit open_sessions_;
   FairLimit open_models_;  // including jobs that the backend opens for models that have ended
   FairLimit model_bytes_;  // of those models, and of snapshots

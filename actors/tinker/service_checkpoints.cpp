@@ -106,7 +106,7 @@ void Service::add_damaged(const std::vector<DamagedEntry>& entries) {
   }
 }
 
-bool Service::is_damaged(ExchangeId exchange, const std::string& id) {
+bool Service::refuse_if_damaged(ExchangeId exchange, const std::string& id) {
   const auto found = damaged_.find(id);
   if (found == damaged_.end()) {
     return false;
@@ -127,17 +127,17 @@ const CheckpointInfo* Service::find_checkpoint(const CheckpointPath& path) const
 }
 
 const CheckpointInfo* Service::find_checkpoint(ExchangeId exchange, const CheckpointPath& path) {
-  if (!is_listed(exchange)) {
+  if (!require_listing(exchange)) {
     return nullptr;
   }
   const CheckpointInfo* info = find_checkpoint(path);
-  if (info == nullptr && !is_damaged(exchange, to_text(path))) {
+  if (info == nullptr && !refuse_if_damaged(exchange, to_text(path))) {
     fail(exchange, {404, "path: there is no checkpoint " + quote(to_text(path)), "path"});
   }
   return info;
 }
 
-bool Service::is_listed(ExchangeId exchange) {
+bool Service::require_listing(ExchangeId exchange) {
   if (!listed_) {
     fail(exchange, list_failure_.value_or(ApiError{503, "the checkpoints are still being listed"}));
   }
@@ -218,13 +218,13 @@ void Service::drop_expired() {
       }
     });
   }
-  for (auto it = file_tokens_.begin(); it != file_tokens_.end();) {
+  for (auto it = url_grants_.begin(); it != url_grants_.end();) {
     if (it->second.ends_at > now) {
       ++it;
       continue;
     }
-    open_file_tokens_.give_back(it->second.tenant, 1);
-    it = file_tokens_.erase(it);
+    open_url_grants_.give_back(it->second.tenant, 1);
+    it = url_grants_.erase(it);
   }
 }
 
@@ -246,7 +246,7 @@ void Service::touch_run(Model& model) {
 }
 
 void Service::forget_old_runs() {
-  if (!listed_ || runs_.size() <= deps_.limits.max_runs) {
+  if (!listed_ || runs_.size() <= deps_.limits.max_unused_runs) {
     return;
   }
   std::vector<std::pair<std::int64_t, std::string>> unused;
@@ -257,11 +257,11 @@ void Service::forget_old_runs() {
       unused.emplace_back(run.last_request, id);
     }
   }
-  if (unused.size() <= deps_.limits.max_runs) {
+  if (unused.size() <= deps_.limits.max_unused_runs) {
     return;
   }
   std::sort(unused.begin(), unused.end());
-  unused.resize(unused.size() - deps_.limits.max_runs);
+  unused.resize(unused.size() - deps_.limits.max_unused_runs);
   for (const auto& [time, id] : unused) {
     runs_.erase(id);
     unstored_runs_.erase(id);
@@ -308,7 +308,7 @@ Json Service::to_json(const RunInfo& run) const {
 }
 
 void Service::on(ExchangeId exchange, const ListRuns& call) {
-  if (!is_listed(exchange)) {
+  if (!require_listing(exchange)) {
     return;
   }
   std::vector<std::pair<std::int64_t, const RunInfo*>> all;
@@ -325,11 +325,11 @@ void Service::on(ExchangeId exchange, const ListRuns& call) {
 }
 
 void Service::on(ExchangeId exchange, const GetRun& call) {
-  if (!is_listed(exchange)) {
+  if (!require_listing(exchange)) {
     return;
   }
   const auto found = runs_.find(call.run_id);
-  if (found == runs_.end() && is_damaged(exchange, call.run_id)) {
+  if (found == runs_.end() && refuse_if_damaged(exchange, call.run_id)) {
     return;
   }
   if (found == runs_.end()) {
@@ -340,7 +340,7 @@ void Service::on(ExchangeId exchange, const GetRun& call) {
 }
 
 void Service::on(ExchangeId exchange, const ListCheckpoints& call) {
-  if (!is_listed(exchange)) {
+  if (!require_listing(exchange)) {
     return;
   }
   std::vector<std::pair<std::int64_t, const CheckpointInfo*>> all;
@@ -362,7 +362,7 @@ void Service::on(ExchangeId exchange, const DeleteCheckpoint& call) {
   // A damaged checkpoint can be deleted, too.
   if (damaged_.contains(to_text(call.path)) || find_checkpoint(exchange, call.path) != nullptr) {
     remove_checkpoint(call.path, [this, exchange](const Status& status) {
-      status.ok() ? respond(exchange, Json::Object()) : fail_of_store(exchange, status);
+      status.ok() ? respond(exchange, Json::Object()) : fail_storage(exchange, status);
     });
   }
 }
@@ -381,7 +381,7 @@ void Service::on(ExchangeId exchange, const SetTtl& call) {
   deps_.run_work([store = deps_.store, info, status] { *status = store->put_info(info); },
                  [this, exchange, info, status] {
                    if (!status->ok()) {
-                     fail_of_store(exchange, *status);
+                     fail_storage(exchange, *status);
                      return;
                    }
                    if (const auto kept = checkpoints_.find(info.path); kept != checkpoints_.end()) {
@@ -408,18 +408,18 @@ void Service::on(ExchangeId exchange, const GetWeightsInfo& call) {
 std::optional<std::string> Service::take_token(const CheckpointPath& path,
                                                const std::string& tenant) {
   const std::int64_t ends_at = deps_.unix_time() + kTokenSeconds;
-  for (auto& [token, files] : file_tokens_) {
+  for (auto& [token, files] : url_grants_) {
     if (files.path == path && files.tenant == tenant) {
       files.ends_at = ends_at;
       return token;
     }
   }
-  if (!open_file_tokens_.fits(tenant, 1)) {
+  if (!open_url_grants_.fits(tenant, 1)) {
     return std::nullopt;
   }
-  open_file_tokens_.take(tenant, 1);
+  open_url_grants_.take(tenant, 1);
   std::string token = new_id();
-  file_tokens_[token] = {path, tenant, ends_at};
+  url_grants_[token] = {path, tenant, ends_at};
   return token;
 }
 
@@ -433,7 +433,7 @@ void Service::on(ExchangeId exchange, const GetFileUrls& call, const Caller& cal
       [store = deps_.store, path = call.path, files] { *files = store->files(path); },
       [this, exchange, call, tenant = caller.tenant, files] {
         if (!files->ok()) {
-          fail_of_store(exchange, files->status());
+          fail_storage(exchange, files->status());
           return;
         }
         const std::optional<std::string> token = take_token(call.path, tenant);
@@ -451,13 +451,13 @@ void Service::on(ExchangeId exchange, const GetFileUrls& call, const Caller& cal
                               call.path.name + "/files/" + file.name + "?token=" + *token});
         }
         respond(exchange, Json::Object{{"urls", std::move(urls)},
-                                       {"expires", time_text(file_tokens_.at(*token).ends_at)}});
+                                       {"expires", time_text(url_grants_.at(*token).ends_at)}});
       });
 }
 
 void Service::on(ExchangeId exchange, const GetFile& call) {
-  const auto found = file_tokens_.find(call.token);
-  if (found == file_tokens_.end() || found->second.ends_at <= deps_.unix_time() ||
+  const auto found = url_grants_.find(call.token);
+  if (found == url_grants_.end() || found->second.ends_at <= deps_.unix_time() ||
       found->second.path != call.path) {
     fail(exchange, {403, "the URL is not valid, or has expired"});
     return;
@@ -467,7 +467,7 @@ void Service::on(ExchangeId exchange, const GetFile& call) {
                   bytes] { *bytes = store->read_file(path, name); },
                  [this, exchange, bytes] {
                    if (!bytes->ok()) {
-                     fail_of_store(exchange, bytes->status());
+                     fail_storage(exchange, bytes->status());
                      return;
                    }
                    deps_.respond(exchange, {200,

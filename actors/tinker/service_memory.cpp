@@ -3,8 +3,8 @@
 // nothing does.
 //
 // A session whose client has ended without finishing it keeps its memory until its heartbeats have
-// been missing for `session_time`. If its tenant needs the memory, it ends earlier: once it has
-// sent nothing for `silent_time`. Sessions of other tenants are never ended for that.
+// been missing for `heartbeat_timeout`. If its tenant needs the memory, it ends earlier: once it
+// has sent nothing for `silence_timeout`. Sessions of other tenants are never ended for that.
 #include <algorithm>
 #include <utility>
 
@@ -40,7 +40,7 @@ std::vector<Service::Removable> Service::silent_sessions(const std::string& tena
   std::vector<std::pair<TimePoint, std::string>> silent;
   const TimePoint now = deps_.now();
   for (const auto& [id, session] : sessions_) {
-    if (session.tenant == tenant && now - session.last_request >= deps_.limits.silent_time) {
+    if (session.tenant == tenant && now - session.last_request >= deps_.limits.silence_timeout) {
       silent.emplace_back(session.last_request, id);
     }
   }
@@ -121,20 +121,20 @@ void Service::fail_without_room(ExchangeId exchange, const std::string& tenant,
   // The package asks again after the time of the header, so it gets the time until a session whose
   // client has probably ended makes room.
   const TimePoint now = deps_.now();
-  Duration wait = deps_.limits.silent_time;
+  Duration wait = deps_.limits.silence_timeout;
   bool waits = false;
   for (const auto& [id, session] : sessions_) {
     const Duration silence = now - session.last_request;
-    if (session.tenant == tenant && silence < deps_.limits.silent_time &&
+    if (session.tenant == tenant && silence < deps_.limits.silence_timeout &&
         silence > deps_.limits.heartbeat_time + kHeartbeatDelay) {
-      wait = std::min(wait, deps_.limits.silent_time - silence);
+      wait = std::min(wait, deps_.limits.silence_timeout - silence);
       waits = true;
     }
   }
   HttpResponse response = openai::to_response(
       {429,
        fact + "; end other sessions; a session without heartbeats makes room after " +
-           std::to_string(seconds_of(deps_.limits.silent_time)) + " seconds",
+           std::to_string(seconds_of(deps_.limits.silence_timeout)) + " seconds",
        param});
   response.headers.push_back(
       {"retry-after", std::to_string(waits ? seconds_of(wait) : kRetrySeconds)});

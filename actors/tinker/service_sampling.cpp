@@ -45,7 +45,7 @@ void Service::on(ExchangeId exchange, CreateSamplingSession& call) {
   if (session == nullptr) {
     return;
   }
-  if (!call.base_model.empty() && !has_base(exchange, call.base_model)) {
+  if (!call.base_model.empty() && !require_base(exchange, call.base_model)) {
     return;
   }
   const CheckpointInfo* info = nullptr;
@@ -90,7 +90,7 @@ Result<std::string> Service::add_snapshot_sampler(const NewSnapshot& request,
   }
   // The oldest snapshots make room: those that own no checkpoint would otherwise pile up.
   const std::vector<Removable> kept = idle_snapshots(request.session_id);
-  if (kept.size() >= deps_.limits.max_snapshots) {
+  if (kept.size() >= deps_.limits.max_idle_snapshots) {
     kept.front().end();
   }
   Adapter& adapter = adapters_[id];
@@ -308,7 +308,7 @@ void Service::on(ExchangeId exchange, SampleCall& call, const Caller& caller) {
     respond(exchange, Json::Object{{"request_id", request},
                                    {"sample_sequence_ids", std::move(sequence_ids)}});
   };
-  if (!is_same(exchange, "seq_id", request, call.digest)) {
+  if (!require_same_digest(exchange, "seq_id", request, call.digest)) {
     return;
   }
   if (futures_.contains(request)) {

@@ -47,7 +47,7 @@ void Service::add_model(ExchangeId exchange, const NewModel& request, RunInfo ru
   }
   const std::string id = request.session_id + ":train:" + std::to_string(request.seq_id);
   const std::string future = future_id(id, 0);
-  if (!is_same(exchange, "model_seq_id", future, request.digest)) {
+  if (!require_same_digest(exchange, "model_seq_id", future, request.digest)) {
     return;
   }
   if (futures_.contains(future) || models_.contains(id)) {
@@ -118,7 +118,7 @@ void Service::open_job(const std::string& model_id, std::optional<JobState> stat
 }
 
 void Service::on(ExchangeId exchange, CreateModel& call) {
-  if (!has_base(exchange, call.base_model)) {
+  if (!require_base(exchange, call.base_model)) {
     return;
   }
   RunInfo run;
@@ -205,7 +205,7 @@ void Service::enqueue(ExchangeId exchange, const QueueTurn& turn, Op op) {
   }
   Model& model = found->second;
   const std::string request = future_id(turn.model_id, turn.seq_id);
-  if (!is_same(exchange, "seq_id", request, turn.digest)) {
+  if (!require_same_digest(exchange, "seq_id", request, turn.digest)) {
     return;
   }
   if (model.queue.knows(turn.seq_id)) {
@@ -436,7 +436,7 @@ void Service::run(const std::string& model_id, std::int64_t seq_id, SaveWeights&
 }
 
 void Service::on(ExchangeId exchange, LoadWeights& call) {
-  if (!call.base_model.empty() && !has_base(exchange, call.base_model)) {
+  if (!call.base_model.empty() && !require_base(exchange, call.base_model)) {
     return;
   }
   if (call.turn) {

@@ -18,7 +18,7 @@ namespace tidemill::actors {
 struct RunBegan {
   storage::JobHyperparameters resolved;
   std::uint64_t steps = 0;        // of the whole job
-  std::int64_t memory_bytes = 0;  // that the run takes at most
+  std::int64_t memory_bytes = 0;  // upper bound of the run's memory
   std::string step;               // what a step trains on, such as "32 sequences"
 };
 
@@ -45,7 +45,7 @@ struct RunWarning {
 
 /// A run has ended without a failure.
 struct RunEnded {
-  bool stopped = false;  // or cancelled; it can be started again
+  bool stopped = false;  // true after `request_stop` or `cancel`; the job can be started again
   std::string adapter;   // the directory of the adapter, in PEFT's layout; unless stopped
   std::uint64_t steps = 0;
   std::string metrics;  // JSON text: an object of the last metrics

@@ -135,7 +135,7 @@ void Executor::train_units(Duration quota, Iteration& iteration,
     }
     if (iteration.report.train_units > units_before) {
       const Duration spent = iteration.train_time - time_before;
-      unit_errors_.add(predicted.expected, spent);
+      unit_prediction_errors_.add(predicted.expected, spent);
       unit_times_.add(kind, spent);
     }
     if (iteration.report.waits_for_pages) {
@@ -199,7 +199,7 @@ void Executor::roll_out(Iteration& iteration) {
                   static_cast<double>(done.prefill_tokens + done.decode_tokens);
   if (shares_.has_value()) {
     const IterationLoad load{done.decode_tokens, done.prefill_tokens, done.read_tokens};
-    rollout_errors_.add(iteration_times_.predict(load), iteration.rollout_time);
+    rollout_prediction_errors_.add(iteration_times_.predict(load), iteration.rollout_time);
     iteration_times_.add(load, iteration.rollout_time);
     num_decoding_ = done.decode_tokens;
     read_tokens_ = done.read_tokens;

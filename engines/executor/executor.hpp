@@ -73,17 +73,21 @@ public:
   /// step and one of a job. The failed job remains added, with its work cancelled.
   [[nodiscard]] Iteration iterate(const std::atomic<bool>* interrupt = nullptr);
 
-  /// The predicted times of rollout steps and of units, compared with the measured ones.
-  [[nodiscard]] const PredictionErrors& rollout_errors() const noexcept { return rollout_errors_; }
-  [[nodiscard]] const PredictionErrors& unit_errors() const noexcept { return unit_errors_; }
+  /// Returns how far predicted times of rollout steps (of units) were from the measured ones.
+  [[nodiscard]] const PredictionErrors& rollout_prediction_errors() const noexcept {
+    return rollout_prediction_errors_;
+  }
+  [[nodiscard]] const PredictionErrors& unit_prediction_errors() const noexcept {
+    return unit_prediction_errors_;
+  }
 
   /// With a latency goal, the time that an iteration that only trains may take, besides time
   /// carried over. Training stops before a unit that is predicted to exceed it, but runs at least
   /// one.
   static constexpr Duration kTrainingQuantum = std::chrono::milliseconds(20);
-  /// If no unit has run for this long, the next iteration trains for `kForcedTraining`, and runs at
-  /// least one unit, even if it exceeds the goal. A unit that must wait for pages of the cache does
-  /// not count as run.
+  /// If no unit has run for this long, the next iteration that also runs a rollout step gives
+  /// training at least `kForcedTraining` and runs at least one unit, even if that exceeds the goal.
+  /// A unit that must wait for pages of the cache does not count as run.
   static constexpr Duration kMaxPause = std::chrono::seconds(1);
   static constexpr Duration kForcedTraining = std::chrono::milliseconds(10);
   /// If no unit has run for longer than this when a job has work again, what training is owed is
@@ -108,8 +112,8 @@ private:
   std::optional<TimeShares> shares_;
   IterationTimes iteration_times_;
   UnitTimes unit_times_;
-  PredictionErrors rollout_errors_;
-  PredictionErrors unit_errors_;
+  PredictionErrors rollout_prediction_errors_;
+  PredictionErrors unit_prediction_errors_;
   std::int64_t num_decoding_ = 0;      // sequences that the last rollout step decoded
   std::int64_t read_tokens_ = 0;       // `StepReport::read_tokens` of the last rollout step
   std::optional<TimePoint> last_end_;  // of the last iteration, if that had training to do

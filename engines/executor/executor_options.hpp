@@ -20,7 +20,8 @@ enum class Precedence : std::uint8_t {
 
 /// How long requests may take, and how much of the time training should get.
 struct LatencyGoal {
-  Duration first_token = std::chrono::seconds(2);       // from its submission
+  /// From the submission of the request to its first token.
+  Duration first_token = std::chrono::seconds(2);
   Duration per_token = std::chrono::milliseconds(100);  // between two tokens of a response
   /// The share of the device's time that training gets if the goal leaves it that much, in [0, 1).
   double train_share = 0.8;

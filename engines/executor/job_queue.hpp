@@ -29,7 +29,8 @@ public:
   /// if there is none. The last job goes on until its virtual time is ahead of another's by
   /// `kQuantum`.
   [[nodiscard]] TrainingJob* next(std::span<TrainingJob* const> excluded = {});
-  /// Reports that `job` has used the device.
+  /// Adds `spent` (device time) to the virtual time of `job`, divided by its weight. Requires that
+  /// `job` was added.
   void charge(const TrainingJob& job, Duration spent);
 
   /// The virtual time that a job may be ahead before another takes over, so that its data stays in

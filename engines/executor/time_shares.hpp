@@ -26,7 +26,8 @@ public:
   /// Records the time since the last call, and how much of it training used. Call it only for time
   /// in which training had work.
   void record(Duration passed, Duration trained);
-  /// Sets `owed` to 0. Call it when there has been no training to do for long.
+  /// Sets `owed` to 0. Call it after a period longer than `Executor::kMaxGap` without training
+  /// work.
   void reset() noexcept { owed_ = Duration::zero(); }
 
   /// Returns how long training may run after the rollout step that `report` describes and that took

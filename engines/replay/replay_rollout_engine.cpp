@@ -79,7 +79,7 @@ public:
     return {};
   }
 
-  PolicyVersion serving() const override { return version_; }
+  PolicyVersion serving_version() const override { return version_; }
 
   bool has_work() const override {
     return !running_.empty() ||

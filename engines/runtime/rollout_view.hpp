@@ -29,7 +29,7 @@ public:
   /// `context` and `weight_cache` must outlive the view.
   RolloutView(RuntimeContext& context, WeightCache& weight_cache, const RuntimeOptions& options,
               LaidOutWeights weights, PolicyVersion version);
-  /// Reserves the memory of sampling and of the policy's adapter. To be called before any other
+  /// Reserves the memory for sampling and for the policy's adapter. Call it before any other
   /// function.
   /// Errors: those of `DeviceMemory::allocate`.
   [[nodiscard]] Status reserve();
@@ -37,7 +37,7 @@ public:
   Status submit(RolloutRequest request, RolloutSink& sink) override;
   void cancel(SampleId id) override;
   Status load(Snapshot snapshot, WeightArrival arrival) override;
-  PolicyVersion serving() const override { return version_; }
+  PolicyVersion serving_version() const override { return version_; }
   bool has_work() const override;
   Result<StepReport> step(const StepBudget& budget) override;
 
@@ -85,7 +85,7 @@ private:
   PolicyVersion version_;
   std::int64_t preempted_between_steps_ = 0;  // sequences preempted since the last step
   std::optional<Pending> pending_;
-  BypassRows rows_;  // that memory is reserved for
+  BypassRows rows_;  // the rows for which memory is reserved
   AdapterTable adapters_;
   GeneratedRows* generated_ = nullptr;  // null: no rows are kept
   std::uint64_t num_removals_ = 0;      // of `adapters_`, at the last check

@@ -42,7 +42,7 @@ public:
   Status load(engines::Snapshot /*snapshot*/, engines::WeightArrival /*arrival*/) override {
     return {};
   }
-  [[nodiscard]] PolicyVersion serving() const override { return {}; }
+  [[nodiscard]] PolicyVersion serving_version() const override { return {}; }
   [[nodiscard]] bool has_work() const override { return !running_.empty(); }
   Result<engines::StepReport> step(const engines::StepBudget& /*budget*/) override {
     const auto [id, sink] = running_.back();

@@ -56,7 +56,7 @@ public:
     return {};
   }
 
-  PolicyVersion serving() const override { return version_; }
+  PolicyVersion serving_version() const override { return version_; }
 
   bool has_work() const override {
     return std::any_of(jobs_.begin(), jobs_.end(), [&](const Job& job) { return may_run(job); });

@@ -111,7 +111,7 @@ private:
       witness_.publish(snapshot);
       return inner_->load(std::move(snapshot), arrival);
     }
-    PolicyVersion serving() const override { return inner_->serving(); }
+    PolicyVersion serving_version() const override { return inner_->serving_version(); }
     bool has_work() const override { return inner_->has_work(); }
     Result<engines::StepReport> step(const engines::StepBudget& budget) override {
       return inner_->step(budget);

@@ -34,7 +34,7 @@ public:
     on_call_("load");
     return inner_.load(std::move(snapshot), arrival);
   }
-  [[nodiscard]] PolicyVersion serving() const override { return inner_.serving(); }
+  [[nodiscard]] PolicyVersion serving_version() const override { return inner_.serving_version(); }
   [[nodiscard]] bool has_work() const override { return inner_.has_work(); }
   Result<engines::StepReport> step(const engines::StepBudget& budget) override {
     on_call_("rollout step");

@@ -31,17 +31,17 @@ void evaluate(engines::TokenLoss& loss, const TrainSequence& sequence) {
 }
 
 TEST(CountedLosses, CountTheSequencesOfAMinibatch) {
-  const auto share = std::make_shared<MinibatchShare>();
-  const actors::LossFactory make_loss = counted_losses(actors::make_sft_loss(), share);
+  const auto progress = std::make_shared<MinibatchProgress>();
+  const actors::LossFactory make_loss = counted_losses(actors::make_sft_loss(), progress);
   const std::vector<TrainSequence> sequences = three_sequences();
   for (int minibatch = 0; minibatch < 2; ++minibatch) {
     const auto loss = make_loss(sequences);
     ASSERT_TRUE(loss.ok());
-    EXPECT_EQ(share->done, 0);
-    EXPECT_EQ(share->total, 3);
+    EXPECT_EQ(progress->done, 0);
+    EXPECT_EQ(progress->total, 3);
     evaluate(*loss.value(), sequences[0]);
     evaluate(*loss.value(), sequences[1]);
-    EXPECT_EQ(share->done, 2);
+    EXPECT_EQ(progress->done, 2);
   }
 }
 
@@ -54,8 +54,8 @@ protected:
   }
 
   ManualClock clock;
-  std::shared_ptr<MinibatchShare> share = std::make_shared<MinibatchShare>();
-  StepNotes notes = StepNotes(share, true);
+  std::shared_ptr<MinibatchProgress> progress = std::make_shared<MinibatchProgress>();
+  StepNotes notes = StepNotes(progress, true);
 };
 
 TEST_F(StepNotesTest, FollowTheInterval) {
@@ -64,8 +64,8 @@ TEST_F(StepNotesTest, FollowTheInterval) {
   EXPECT_EQ(message_after(kNoteInterval - Duration(1)), "");
   EXPECT_EQ(message_after(Duration(1)),
             "Step 1/2: no sequence trained on yet; an evaluation or rollouts come first");
-  share->total = 8;
-  share->done = 2;
+  progress->total = 8;
+  progress->done = 2;
   EXPECT_EQ(message_after(kNoteInterval - Duration(1)), "");
   EXPECT_EQ(message_after(Duration(1)), "Step 1/2: 2 of 8 sequences trained on");
   notes.begin(2, 2, clock.now());
@@ -77,25 +77,25 @@ TEST_F(StepNotesTest, FollowTheInterval) {
 
 TEST_F(StepNotesTest, EstimateTheEndInTheFirstStep) {
   notes.begin(5, 8, clock.now());
-  share->total = 8;
-  share->done = 2;
+  progress->total = 8;
+  progress->done = 2;
   clock.advance(std::chrono::seconds(40));
   const auto note = notes.note(clock.now());
   ASSERT_TRUE(note.has_value());
   // Four steps of 160 s, of which 40 s are over.
   EXPECT_EQ(note->seconds_left, 600.0);
   notes.begin(6, 8, clock.now());
-  share->total = 8;
-  share->done = 2;
+  progress->total = 8;
+  progress->done = 2;
   clock.advance(std::chrono::seconds(40));
   EXPECT_EQ(notes.note(clock.now())->seconds_left, std::nullopt);
 }
 
 TEST_F(StepNotesTest, EstimateNothingIfAStepAlsoGenerates) {
-  StepNotes of_rl(share, false);
+  StepNotes of_rl(progress, false);
   of_rl.begin(1, 8, clock.now());
-  share->total = 8;
-  share->done = 2;
+  progress->total = 8;
+  progress->done = 2;
   clock.advance(kNoteInterval);
   const auto note = of_rl.note(clock.now());
   ASSERT_TRUE(note.has_value());

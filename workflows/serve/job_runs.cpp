@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "actors/commit/checkpoint_commits.hpp"
-#include "actors/tuning/begun_job.hpp"
+#include "actors/tuning/job_progress.hpp"
 #include "actors/tuning/run_note.hpp"
 #include "base/files/file.hpp"
 #include "base/files/without_directory.hpp"
@@ -117,30 +117,31 @@ public:
   Progress(const Clock& clock, StepNotes notes, std::function<void(RunReport)> report)
       : clock_(clock), notes_(std::move(notes)), report_(std::move(report)) {}
 
-  void continue_from(const actors::BegunJob& begun) {
+  void continue_from(const actors::JobProgress& progress) {
     const std::lock_guard lock(mutex_);
-    begun_ = begun;
+    job_progress_ = progress;
   }
 
   void begin(const storage::JobHyperparameters& resolved, const RunFacts& facts) {
     const std::lock_guard lock(mutex_);
     steps_ = facts.steps;
     started_ = clock_.now();
-    notes_.begin(begun_.step + 1, steps_, started_);
+    notes_.begin(job_progress_.step + 1, steps_, started_);
     report_(RunBegan{resolved, facts.steps, facts.max_bytes, facts.step});
   }
 
   void add(const actors::StepRecord& record) {
     const std::lock_guard lock(mutex_);
     const bool is_training = record.kind == "train";
-    if (is_training && record.step > begun_.step) {
-      begun_.step = record.step;
-      begun_.tokens += actors::trained_tokens(record.metrics);
+    if (is_training && record.step > job_progress_.step) {
+      job_progress_.step = record.step;
+      job_progress_.tokens += actors::trained_tokens(record.metrics);
     }
     first_step_ = is_training && first_step_ == 0 ? record.step : first_step_;
     const Json data = metrics_of(record);
     (is_training ? trained_ : evaluated_) = {record.step, *data.if_object()};
-    auto& reported = is_training ? begun_.trained : begun_.evaluated;
+    auto& reported =
+        is_training ? job_progress_.last_trained_step : job_progress_.last_evaluated_step;
     const TimePoint now = clock_.now();
     if (is_training) {
       notes_.begin(record.step + 1, steps_, now);
@@ -152,7 +153,7 @@ public:
     }
     reported = record.step;
     reported_ = now;
-    report_(RunProgress{record.step, steps_, begun_.tokens, seconds_left(record.step, now),
+    report_(RunProgress{record.step, steps_, job_progress_.tokens, seconds_left(record.step, now),
                         progress_message(record, steps_), line_of(data)});
   }
 
@@ -197,7 +198,7 @@ private:
   std::mutex mutex_;
   std::uint64_t steps_ = 0;
   std::uint64_t first_step_ = 0;
-  actors::BegunJob begun_;
+  actors::JobProgress job_progress_;
   TimePoint started_;
   TimePoint reported_;
   Recorded trained_;
@@ -238,9 +239,11 @@ public:
       : deps_(std::move(deps)),
         job_(std::move(job)),
         report_(std::move(report)),
-        share_(std::make_shared<MinibatchShare>()),
-        progress_(deps_->clock,
-                  StepNotes(share_, job_.spec.method == storage::JobMethod::kSupervised), report_),
+        minibatch_progress_(std::make_shared<MinibatchProgress>()),
+        progress_(
+            deps_->clock,
+            StepNotes(minibatch_progress_, job_.spec.method == storage::JobMethod::kSupervised),
+            report_),
         thread_([this] {
           auto ended = run();
           note_end(ended);
@@ -272,7 +275,7 @@ private:
   std::shared_ptr<const JobRunDeps> deps_;
   JobRecord job_;
   std::function<void(RunReport)> report_;
-  std::shared_ptr<MinibatchShare> share_;
+  std::shared_ptr<MinibatchProgress> minibatch_progress_;
   Progress progress_;
   bool limits_sequences_ = false;  // the server, not the job, limits the length of a sequence
   std::atomic<bool> stopped_ = false;
@@ -389,12 +392,12 @@ Result<RunEnded> JobRun::run() {
   const std::shared_ptr<storage::CheckpointStore> store = std::move(opened);
   const auto commits = actors::make_checkpoint_commits(store, directory, text);
   TIDEMILL_ASSIGN_OR_RETURN(const std::optional<actors::RunCommit> last, commits->load());
-  TIDEMILL_ASSIGN_OR_RETURN(const actors::BegunJob begun,
-                            actors::find_begun_job(*deps_->jobs, job_.id, directory, last));
-  if (!exists && begun.trained.has_value()) {
+  TIDEMILL_ASSIGN_OR_RETURN(const actors::JobProgress progress,
+                            actors::read_job_progress(*deps_->jobs, job_.id, directory, last));
+  if (!exists && progress.last_trained_step.has_value()) {
     warn("The commits of the run are gone. The job starts again from its first step.");
   }
-  progress_.continue_from(begun);
+  progress_.continue_from(progress);
   const storage::JobHyperparameters resolved = resolve(job_.spec, all.num_rows);
   RunEnvironment run{deps_->system,
                      deps_->clock,
@@ -414,7 +417,7 @@ Result<RunEnded> JobRun::run() {
                      {}};
   run.cancel_asked = [this] { return cancelled_.load(); };
   run.shared_device = deps_->device;
-  run.shared_device->share = share_;
+  run.shared_device->progress = minibatch_progress_;
   run.shared_device->public_name = tuned_model_name(deps_->model, job_);
   run.shared_device->created = job_.created_at;
   TIDEMILL_ASSIGN_OR_RETURN(const actors::RunSummary summary,

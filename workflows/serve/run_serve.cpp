@@ -364,14 +364,15 @@ Result<actors::TuningStores> open_stores(const ServerOptions& options, FileSyste
 }
 
 // Returns the callbacks of the HTTP server, which pass its events on to the gateway.
-actors::HttpEvents http_events(const actors::GatewayActor& gateway,
-                               const actors::AccessRules& access, const actors::BodyLimits& bodies,
-                               const std::shared_ptr<actors::GatewayMetrics>& metrics) {
-  actors::HttpEvents events;
-  events.on_request = [gateway](actors::HttpRequest request) {
+actors::HttpCallbacks http_callbacks(const actors::GatewayActor& gateway,
+                                     const actors::AccessRules& access,
+                                     const actors::BodyLimits& bodies,
+                                     const std::shared_ptr<actors::GatewayMetrics>& metrics) {
+  actors::HttpCallbacks callbacks;
+  callbacks.on_request = [gateway](actors::HttpRequest request) {
     caf::anon_send(gateway, atom::request_v, std::move(request));
   };
-  events.check_head =
+  callbacks.check_head =
       [access, metrics](const actors::HttpRequest& request) -> std::optional<actors::HttpResponse> {
     const auto refused = actors::check_head(request, access);
     if (!refused.has_value()) {
@@ -380,19 +381,19 @@ actors::HttpEvents http_events(const actors::GatewayActor& gateway,
     metrics->on_error(refused->status);
     return actors::openai::to_response(*refused);
   };
-  events.max_body = [access, bodies](const actors::HttpRequest& request) {
+  callbacks.max_body = [access, bodies](const actors::HttpRequest& request) {
     return actors::max_body_bytes(request, access, bodies);
   };
-  events.tenant_of = [access](const actors::HttpRequest& request) {
+  callbacks.tenant_of = [access](const actors::HttpRequest& request) {
     return actors::caller_of(request, access).tenant;
   };
-  events.on_sent = [gateway](actors::ExchangeId exchange) {
+  callbacks.on_sent = [gateway](actors::ExchangeId exchange) {
     caf::anon_send(gateway, atom::sent_v, exchange);
   };
-  events.on_closed = [gateway](actors::ExchangeId exchange) {
+  callbacks.on_closed = [gateway](actors::ExchangeId exchange) {
     caf::anon_send(gateway, atom::closed_v, exchange);
   };
-  return events;
+  return callbacks;
 }
 
 engines::LatencyGoal latency_goal(const ServerOptions& options) {
@@ -623,7 +624,7 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
   bodies.upload = stores.files == nullptr ? 0 : deps.limits.max_upload_bytes;
   const actors::GatewayActor gateway = actors::spawn_gateway(run.system, std::move(deps));
 
-  Status status = http->start(http_events(gateway, access, bodies, metrics));
+  Status status = http->start(http_callbacks(gateway, access, bodies, metrics));
   if (status.ok()) {
     run.on_ready({url_of(options.serve.host, http->port()), model->id,
                   options.serve.keys_file.value_or("")});

@@ -12,8 +12,8 @@ void StepNotes::begin(std::uint64_t step, std::uint64_t steps, TimePoint now) {
   steps_ = steps;
   begun_ = now;
   noted_ = now;
-  share_->done = 0;
-  share_->total = 0;
+  progress_->done = 0;
+  progress_->total = 0;
 }
 
 std::optional<actors::StepNote> StepNotes::note(TimePoint now) {
@@ -21,8 +21,8 @@ std::optional<actors::StepNote> StepNotes::note(TimePoint now) {
     return std::nullopt;
   }
   noted_ = now;
-  const std::uint64_t total = share_->total;
-  const std::uint64_t done = std::min<std::uint64_t>(share_->done, total);
+  const std::uint64_t total = progress_->total;
+  const std::uint64_t done = std::min<std::uint64_t>(progress_->done, total);
   actors::StepNote note;
   note.message = "Step " + std::to_string(step_) + "/" + std::to_string(steps_) + ": ";
   if (done == 0) {

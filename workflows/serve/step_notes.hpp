@@ -13,27 +13,28 @@
 
 namespace tidemill::workflows {
 
-/// The time between two notes about a step, and from its begin to the first one.
+/// The time between two notes about a step, and from the beginning of a step to the first note.
 inline constexpr Duration kNoteInterval = std::chrono::seconds(30);
 
 /// Makes notes about the step that a run is in.
 /// Threads: one call at a time.
 class StepNotes {
 public:
-  /// `share` is how far the step is. If `all_is_training`, a step does nothing else that takes
-  /// long, so notes about the first one estimate when the job ends.
-  StepNotes(std::shared_ptr<MinibatchShare> share, bool all_is_training)
-      : share_(std::move(share)), all_is_training_(all_is_training) {}
+  /// `progress` is how much of the current step is done; `begin` resets it. If `all_is_training`, a
+  /// step does nothing else that takes long, so notes about the first step of a run estimate the
+  /// time that is left.
+  StepNotes(std::shared_ptr<MinibatchProgress> progress, bool all_is_training)
+      : progress_(std::move(progress)), all_is_training_(all_is_training) {}
 
-  /// A step of `steps` begins at `now`. Its number is `step`, from 1 on. There are no notes after
-  /// the last step.
+  /// Starts step `step`, counted from 1, of `steps` at `now`. Steps after `steps` get no notes.
   void begin(std::uint64_t step, std::uint64_t steps, TimePoint now);
 
-  /// Returns a note, unless there was a note or a step began less than `kNoteInterval` ago.
+  /// Returns a note if a step is in progress and at least `kNoteInterval` has passed since the step
+  /// began and since the last note.
   [[nodiscard]] std::optional<actors::StepNote> note(TimePoint now);
 
 private:
-  std::shared_ptr<MinibatchShare> share_;
+  std::shared_ptr<MinibatchProgress> progress_;
   bool all_is_training_;
   bool is_first_ = true;    // no step of this run has ended
   std::uint64_t step_ = 0;  // 0: none has begun

@@ -97,7 +97,7 @@ class Connection;
 // What the connections of a server share.
 struct Shared {
   HttpLimits limits;
-  HttpEvents events;
+  HttpCallbacks callbacks;
   std::unordered_map<ExchangeId, Connection*> exchanges;
   std::unordered_set<std::shared_ptr<Connection>> connections;
   FairLimit body_bytes;        // of requests
@@ -212,7 +212,7 @@ public:
     timer_.cancel();
     shared_.connections.erase(shared_from_this());
     if (closed != 0) {
-      shared_.events.on_closed(closed);
+      shared_.callbacks.on_closed(closed);
     }
   }
 
@@ -370,8 +370,8 @@ private:
       continues = !parser_->is_done() && version_ >= 11;
     }
     take_head();
-    if (shared_.events.check_head) {
-      if (auto refusal = shared_.events.check_head(passed_)) {
+    if (shared_.callbacks.check_head) {
+      if (auto refusal = shared_.callbacks.check_head(passed_)) {
         state_ = State::kExchange;
         keep_alive_ = false;
         respond(*refusal);
@@ -397,7 +397,7 @@ private:
   // body of unknown length. Returns false after a refusal.
   [[nodiscard]] bool accept_length() {
     const std::size_t most = shared_.limits.max_body_bytes;
-    max_body_ = shared_.events.max_body ? shared_.events.max_body(passed_) : most;
+    max_body_ = shared_.callbacks.max_body ? shared_.callbacks.max_body(passed_) : most;
     is_large_ = max_body_ > most;
     parser_->body_limit(max_body_);
     const auto length = parser_->content_length();
@@ -405,7 +405,8 @@ private:
       return refuse_length();
     }
     FairLimit& limit = is_large_ ? shared_.large_body_bytes : shared_.body_bytes;
-    const std::string tenant = shared_.events.tenant_of ? shared_.events.tenant_of(passed_) : "";
+    const std::string tenant =
+        shared_.callbacks.tenant_of ? shared_.callbacks.tenant_of(passed_) : "";
     held_ = {limit, tenant};
     held_unsent_ = {shared_.unsent_bytes, tenant};
     return !is_large_ || !length || limit.fits(tenant, *length) || refuse_load();
@@ -464,7 +465,7 @@ private:
     keep_alive_ = request.keep_alive() && !shared_.stopping;
     state_ = State::kExchange;
     shared_.exchanges.emplace(exchange_, this);
-    shared_.events.on_request(std::exchange(passed_, {}));
+    shared_.callbacks.on_request(std::exchange(passed_, {}));
     read_ahead();
   }
 
@@ -548,8 +549,8 @@ private:
       timer_.cancel();
       if (finishing_) {
         end_exchange();
-      } else if (reports_ && shared_.events.on_sent) {
-        shared_.events.on_sent(exchange_);
+      } else if (reports_ && shared_.callbacks.on_sent) {
+        shared_.callbacks.on_sent(exchange_);
       }
     }
   }
@@ -669,8 +670,8 @@ public:
     return {};
   }
 
-  [[nodiscard]] Status start(HttpEvents events) override {
-    shared_.events = std::move(events);
+  [[nodiscard]] Status start(HttpCallbacks callbacks) override {
+    shared_.callbacks = std::move(callbacks);
     try {
       thread_ = std::thread([this] {
         accept();

@@ -45,7 +45,7 @@ struct HttpCall {
   std::string method = "GET";
   std::string path;  // follows that of the URL: "/models"
   std::vector<HttpHeader> headers;
-  std::string body;
+  std::string body;  // must be empty for GET, which sends no Content-Length
   /// Called with each part of the body of a response with status 200, which the result then lacks.
   /// If it is empty, the result has the body.
   std::function<void(std::string_view)> on_part = {};

@@ -16,13 +16,15 @@
 
 namespace tidemill::actors {
 
-/// Where the events of a server go.
+/// The callbacks of a server.
 ///
 /// Threads: called on the thread of the server. A call must not wait.
-struct HttpEvents {
+struct HttpCallbacks {
+  /// Called with each request that has arrived completely. Must be set.
   std::function<void(HttpRequest)> on_request;
-  /// Called with a request whose body has not arrived yet, and without an exchange. A response
-  /// refuses the request, and its body is not received. May be empty.
+  /// Called when the head of a request is complete; `exchange` is 0 and `body` is empty. If it
+  /// returns a response, the server sends it, discards the body and closes the connection. May be
+  /// empty.
   std::function<std::optional<HttpResponse>(const HttpRequest&)> check_head;
   /// Called after `check_head`. Returns how long the body of this request may be. If it is longer
   /// than `HttpLimits::max_body_bytes`, the request counts as a large one. May be empty:
@@ -35,8 +37,9 @@ struct HttpEvents {
   /// Called each time everything that has been written of an unfinished `start_body` response has
   /// been sent. May be empty.
   std::function<void(ExchangeId)> on_sent;
-  /// Called if the connection closes before the response is complete, by the client or because of
-  /// a limit. Later calls for the exchange do nothing.
+  /// Called if the connection closes before the response is complete: because the client closed it,
+  /// a limit was exceeded, or `end` was called before all bytes of a `start_body` response were
+  /// written. Later calls for the exchange do nothing. Must be set.
   std::function<void(ExchangeId)> on_closed;
 };
 
@@ -56,14 +59,14 @@ public:
 
   /// Starts the server's thread, which accepts connections. Call it once.
   /// Errors: `kResourceExhausted` if the thread cannot be started.
-  [[nodiscard]] virtual Status start(HttpEvents events) = 0;
+  [[nodiscard]] virtual Status start(HttpCallbacks callbacks) = 0;
 
   /// Sends a complete response.
   virtual void respond(ExchangeId exchange, HttpResponse response) = 0;
   /// Sends the head of a response whose body follows in parts. `head.body` is its first part.
   virtual void start_stream(ExchangeId exchange, HttpResponse head) = 0;
   /// Sends the head of a response whose body of `length` bytes follows in parts. Calls
-  /// `HttpEvents::on_sent` each time the head and the parts so far have been sent, so that the
+  /// `HttpCallbacks::on_sent` each time the head and the parts so far have been sent, so that the
   /// caller can produce the next part only then. If `end` is called before `length` bytes were
   /// written, the server closes the connection. `head.body` must be empty.
   virtual void start_body(ExchangeId exchange, HttpResponse head, std::uint64_t length) = 0;

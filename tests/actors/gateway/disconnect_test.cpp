@@ -36,7 +36,7 @@ public:
   Status load(engines::Snapshot /*snapshot*/, engines::WeightArrival /*arrival*/) override {
     return {Errc::kUnimplemented, "no weights"};
   }
-  PolicyVersion serving() const override { return {}; }
+  PolicyVersion serving_version() const override { return {}; }
   bool has_work() const override { return !jobs_.empty(); }
   Result<engines::StepReport> step(const engines::StepBudget& /*budget*/) override {
     ++steps;

@@ -29,7 +29,7 @@ public:
     int responses = 0;
     std::uint64_t length = 0;  // of a body of known length
   };
-  Status start(actors::HttpEvents /*events*/) override { return {}; }
+  Status start(actors::HttpCallbacks /*callbacks*/) override { return {}; }
   void respond(actors::ExchangeId exchange, actors::HttpResponse response) override {
     sent[exchange].response = std::move(response);
     sent[exchange].ended = true;

@@ -37,33 +37,33 @@ protected:
     auto opened = actors::open_http_server({}, limits);
     ASSERT_TRUE(opened.ok()) << opened.status().to_string();
     server_ = std::move(opened).value();
-    actors::HttpEvents events;
-    events.on_request = [this](HttpRequest request) {
+    actors::HttpCallbacks callbacks;
+    callbacks.on_request = [this](HttpRequest request) {
       const std::lock_guard lock(mutex_);
       requests_.push_back(std::move(request));
       changed_.notify_all();
     };
-    events.check_head = [](const HttpRequest& request) -> std::optional<actors::HttpResponse> {
+    callbacks.check_head = [](const HttpRequest& request) -> std::optional<actors::HttpResponse> {
       return request.target == "/refused" ? std::optional(actors::HttpResponse{403, {}, "no"})
                                           : std::nullopt;
     };
-    events.max_body = [most = limits.max_body_bytes](const HttpRequest& request) {
+    callbacks.max_body = [most = limits.max_body_bytes](const HttpRequest& request) {
       return request.target == "/large" ? kLargeBytes : most;
     };
-    events.tenant_of = [](const HttpRequest& request) {
+    callbacks.tenant_of = [](const HttpRequest& request) {
       return std::string(request.header("tenant").value_or(""));
     };
-    events.on_sent = [this](ExchangeId id) {
+    callbacks.on_sent = [this](ExchangeId id) {
       const std::lock_guard lock(mutex_);
       sent_.push_back(id);
       changed_.notify_all();
     };
-    events.on_closed = [this](ExchangeId id) {
+    callbacks.on_closed = [this](ExchangeId id) {
       const std::lock_guard lock(mutex_);
       closed_.push_back(id);
       changed_.notify_all();
     };
-    const Status started = server_->start(std::move(events));
+    const Status started = server_->start(std::move(callbacks));
     ASSERT_TRUE(started.ok()) << started.to_string();
   }
 

@@ -150,7 +150,7 @@ TEST_F(TinkerServiceTest, ASamplerHasABoundedNumberOfClones) {
 }
 
 TEST_F(TinkerServiceTest, OldRunsWithoutACheckpointAreForgotten) {
-  limits_.max_runs = 1;
+  limits_.max_unused_runs = 1;
   start();
   const std::string session = new_session();
   std::vector<std::string> models;

@@ -206,7 +206,7 @@ TEST_F(TinkerServiceTest, PollsWaitForTheResult) {
 }
 
 TEST_F(TinkerServiceTest, ResultsAreKeptForATime) {
-  limits_.session_time = std::chrono::hours(24);
+  limits_.heartbeat_timeout = std::chrono::hours(24);
   start();
   const std::string model = new_model(new_session());
   const std::string read = ask(step(model, 1))["request_id"];
@@ -326,7 +326,7 @@ TEST_F(TinkerServiceTest, CheckpointsAreSavedListedAndRemoved) {
 }
 
 TEST_F(TinkerServiceTest, CheckpointsExpire) {
-  limits_.session_time = std::chrono::hours(24);
+  limits_.heartbeat_timeout = std::chrono::hours(24);
   start();
   const std::string model = new_model(new_session());
   tinker::SaveWeights call = save(model, 1, CheckpointKind::kTraining, "a");
@@ -525,7 +525,7 @@ TEST_F(TinkerServiceTest, AdaptersArePublishedOnceAndUnloadedWhenIdle) {
 }
 
 TEST_F(TinkerServiceTest, SamplersOfSnapshotsNeedNoCheckpoint) {
-  limits_.max_snapshots = 2;
+  limits_.max_idle_snapshots = 2;
   start();
   const std::string model = new_model(new_session());
   std::vector<std::string> samplers;

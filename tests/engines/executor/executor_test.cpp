@@ -21,7 +21,7 @@ public:
   Status submit(RolloutRequest /*request*/, RolloutSink& /*sink*/) override { return {}; }
   void cancel(SampleId /*id*/) override {}
   Status load(Snapshot /*snapshot*/, WeightArrival /*arrival*/) override { return {}; }
-  PolicyVersion serving() const override { return {}; }
+  PolicyVersion serving_version() const override { return {}; }
   bool has_work() const override { return work > 0; }
   Result<StepReport> step(const StepBudget& /*budget*/) override {
     --work;
@@ -109,7 +109,7 @@ TEST(Executor, PromptTokensCountAsWork) {
     Status submit(RolloutRequest /*request*/, RolloutSink& /*sink*/) override { return {}; }
     void cancel(SampleId /*id*/) override {}
     Status load(Snapshot /*snapshot*/, WeightArrival /*arrival*/) override { return {}; }
-    PolicyVersion serving() const override { return {}; }
+    PolicyVersion serving_version() const override { return {}; }
     bool has_work() const override { return true; }
     Result<StepReport> step(const StepBudget& /*budget*/) override {
       order_ += 'r';

@@ -333,7 +333,7 @@ TEST_F(ModelRuntimeTest, AnAdapterRunPublishesOnlyTheAdapter) {
   EXPECT_EQ(snapshot.base_digest, runtime->initial().base_digest);
   EXPECT_EQ(snapshot.adapter_digest, runtime->initial().adapter_digest);
   EXPECT_TRUE(runtime->rollout().load(snapshot, WeightArrival::kFinish).ok());
-  EXPECT_EQ(runtime->rollout().serving().step, 1U);
+  EXPECT_EQ(runtime->rollout().serving_version().step, 1U);
 }
 
 TEST_F(ModelRuntimeTest, EstimatesGrowWithTheLoad) {

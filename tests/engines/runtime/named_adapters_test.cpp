@@ -450,10 +450,10 @@ TEST_F(RefusedAdapterTest, AnotherBaseUnderLoadedAdapters) {
   EXPECT_EQ(refused.code(), Errc::kUnavailable);
   EXPECT_EQ(refused.message(),
             "snapshot 0.0.1 has a different base than the adapters loaded by name");
-  EXPECT_EQ(engine.serving().step, 0U);
+  EXPECT_EQ(engine.serving_version().step, 0U);
   ASSERT_TRUE(runtime_->adapters().unload("a").ok());
   ASSERT_TRUE(engine.load(snapshot, WeightArrival::kFinish).ok());
-  EXPECT_EQ(engine.serving().step, 1U);
+  EXPECT_EQ(engine.serving_version().step, 1U);
   // Adapters loaded from now on are over the new base.
   ASSERT_TRUE(runtime_->adapters().load({"a", PolicyVersion(), files_}).ok());
   const RolloutResult over_new = run();

@@ -483,10 +483,10 @@ TEST_F(RepeatedRequestsTest, WaitingWeightsServeWhenTheLastRequestIsOverdue) {
     ASSERT_TRUE(
         engine().load(snapshot_of(small_model(3 + step), step), WeightArrival::kFinish).ok());
     ASSERT_TRUE(engine().submit(request(10 + step, 3), results).ok());
-    EXPECT_EQ(engine().serving().step, step - 1);
+    EXPECT_EQ(engine().serving_version().step, step - 1);
     clock_.advance(std::chrono::seconds(1));
     ASSERT_TRUE(engine().step({64}).ok());
-    EXPECT_EQ(engine().serving().step, step);
+    EXPECT_EQ(engine().serving_version().step, step);
     EXPECT_TRUE(results.has(step));
     run_to_end(engine());
     EXPECT_EQ(results.at(10 + step).versions, (std::vector<VersionSpan>{{{0, 0, step}, 3}}));
@@ -501,14 +501,14 @@ TEST_F(RepeatedRequestsTest, OnlyVersionsFromTheNewestOnAreLoaded) {
   ASSERT_TRUE(engine().submit(request(1, 8), results).ok());
   ASSERT_TRUE(engine().step({64}).ok());
   ASSERT_TRUE(engine().load(snapshot_of(model_, 6), WeightArrival::kFinish).ok());
-  EXPECT_EQ(engine().serving().step, 3U);
+  EXPECT_EQ(engine().serving_version().step, 3U);
   EXPECT_EQ(engine().load(snapshot_of(other, 5), WeightArrival::kFinish).code(),
             Errc::kStaleVersion)
       << "newer than what is served, but older than what waits";
   ASSERT_TRUE(engine().load(snapshot_of(other, 7), WeightArrival::kFinish).ok())
       << "replaces what waits";
   run_to_end(engine());
-  EXPECT_EQ(engine().serving().step, 7U);
+  EXPECT_EQ(engine().serving_version().step, 7U);
 }
 
 // A sink may look at the loaded adapters: a request that has ended uses none.

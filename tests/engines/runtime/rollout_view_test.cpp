@@ -299,9 +299,9 @@ TEST_F(RolloutViewTest, NewWeightsServeOnceSequencesInFlightHaveEnded) {
   ASSERT_TRUE(engine().step({64}).ok());
   ASSERT_TRUE(engine().load(snapshot_of(small_model(4), 1), WeightArrival::kFinish).ok());
   ASSERT_TRUE(engine().submit(request(2, 8), keeper_).ok());
-  EXPECT_EQ(engine().serving(), PolicyVersion{});
+  EXPECT_EQ(engine().serving_version(), PolicyVersion{});
   run_to_end(engine());
-  EXPECT_EQ(engine().serving(), (PolicyVersion{0, 0, 1}));
+  EXPECT_EQ(engine().serving_version(), (PolicyVersion{0, 0, 1}));
   expect_same_result(keeper_.at(1), before);
   EXPECT_EQ(keeper_.at(2).versions, (std::vector<VersionSpan>{{PolicyVersion{0, 0, 1}, 8}}));
   // The same as in an engine that was opened with the new weights.
@@ -316,9 +316,9 @@ TEST_F(RolloutViewTest, CancellingTheLastSequenceInFlightActivatesNewWeights) {
   ASSERT_TRUE(engine().submit(request(1, 8), keeper_).ok());
   ASSERT_TRUE(engine().step({2}).ok());
   ASSERT_TRUE(engine().load(snapshot_of(small_model(4), 1), WeightArrival::kFinish).ok());
-  EXPECT_EQ(engine().serving().step, 0U);
+  EXPECT_EQ(engine().serving_version().step, 0U);
   engine().cancel({1});
-  EXPECT_EQ(engine().serving().step, 1U);
+  EXPECT_EQ(engine().serving_version().step, 1U);
 }
 
 TEST_F(RolloutViewTest, SnapshotsAreVerified) {
@@ -348,7 +348,7 @@ TEST_F(RolloutViewTest, SnapshotsAreVerified) {
   Snapshot same = snapshot_of(model_, 6);
   same.base.clear();  // an equal digest keeps the base
   EXPECT_TRUE(engine().load(same, WeightArrival::kFinish).ok());
-  EXPECT_EQ(engine().serving().step, 6U);
+  EXPECT_EQ(engine().serving_version().step, 6U);
 }
 
 TEST_F(RolloutViewTest, NonFiniteLogitsFailOnlyTheirSample) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "actors/tuning/begun_job.hpp"
+#include "actors/tuning/job_progress.hpp"
 
 #include <algorithm>
 
@@ -30,7 +30,7 @@ Result<std::int64_t> committed_tokens(const std::filesystem::path& directory,
 }
 
 // Finds the last steps that events have reported.
-Status find_reported(storage::JobStore& jobs, const std::string& job, BegunJob& begun) {
+Status find_reported(storage::JobStore& jobs, const std::string& job, JobProgress& progress) {
   storage::PageQuery query{job, "", kEventsOfPage};
   for (;;) {
     TIDEMILL_ASSIGN_OR_RETURN(const storage::JobEventPage page, jobs.events(query));
@@ -42,11 +42,13 @@ Status find_reported(storage::JobStore& jobs, const std::string& job, BegunJob& 
       const Json* step = data.find("step");
       const std::int64_t* number = step == nullptr ? nullptr : step->if_integer();
       if (number != nullptr && *number >= 0) {
-        auto& last = data.find(kTrainLoss) != nullptr ? begun.trained : begun.evaluated;
+        auto& last = data.find(kTrainLoss) != nullptr ? progress.last_trained_step
+                                                      : progress.last_evaluated_step;
         last = std::max(last.value_or(0), static_cast<std::uint64_t>(*number));
       }
     }
-    if (!page.has_more || (begun.trained.has_value() && begun.evaluated.has_value())) {
+    if (!page.has_more ||
+        (progress.last_trained_step.has_value() && progress.last_evaluated_step.has_value())) {
       return {};
     }
     query.after = page.entries.back().id;
@@ -63,16 +65,16 @@ std::int64_t trained_tokens(const std::map<std::string, double>& metrics) {
   return static_cast<std::int64_t>(metric("batch_tokens") + metric("response_tokens"));
 }
 
-Result<BegunJob> find_begun_job(storage::JobStore& jobs, const std::string& job,
-                                const std::filesystem::path& directory,
-                                const std::optional<RunCommit>& last) {
-  BegunJob begun;
+Result<JobProgress> read_job_progress(storage::JobStore& jobs, const std::string& job,
+                                      const std::filesystem::path& directory,
+                                      const std::optional<RunCommit>& last) {
+  JobProgress progress;
   if (last.has_value()) {
-    begun.step = last->weights.version.step;
-    TIDEMILL_ASSIGN_OR_RETURN(begun.tokens, committed_tokens(directory, last->records));
+    progress.step = last->weights.version.step;
+    TIDEMILL_ASSIGN_OR_RETURN(progress.tokens, committed_tokens(directory, last->records));
   }
-  TIDEMILL_RETURN_IF_ERROR(find_reported(jobs, job, begun));
-  return begun;
+  TIDEMILL_RETURN_IF_ERROR(find_reported(jobs, job, progress));
+  return progress;
 }
 
 }  // namespace tidemill::actors
