@@ -85,9 +85,10 @@ public:
   /// the model.
   [[nodiscard]] virtual Result<std::int64_t> put(const CheckpointInfo& info, const JobState& state,
                                                  std::span<const AgeRecipient> recipients) = 0;
-  /// Replaces the description of a checkpoint.
+  /// Changes when a checkpoint expires.
   /// Errors: `kNotFound`, `kCorruptData`; otherwise as `put_run`.
-  [[nodiscard]] virtual Status put_info(const CheckpointInfo& info) = 0;
+  [[nodiscard]] virtual Status set_expiry(const CheckpointPath& path,
+                                          std::optional<std::int64_t> expires_at) = 0;
   /// Reads a checkpoint. Errors: `kNotFound`, `kCorruptData`.
   [[nodiscard]] virtual Result<JobState> get(const CheckpointPath& path, bool with_optimizer) = 0;
   /// Removes a checkpoint. Errors: `kNotFound`; otherwise as `remove_run`.

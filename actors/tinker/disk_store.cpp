@@ -25,6 +25,7 @@ constexpr const char* kRunFile = "run.json";
 constexpr const char* kOptimizerFile = "optimizer.safetensors";
 constexpr const char* kIncomplete = "incomplete";
 constexpr const char* kReplaced = "replaced";
+constexpr const char* kRemoved = "removed";
 constexpr std::string_view kEncrypted = ".age";
 constexpr std::array kKinds = {CheckpointKind::kTraining, CheckpointKind::kSampler,
                                CheckpointKind::kExternal};
@@ -38,6 +39,17 @@ std::string folder_of(std::string run_id) {
 std::string run_of(std::string folder) {
   std::replace(folder.begin(), folder.end(), '.', ':');
   return folder;
+}
+
+// Whether a folder has a name that `folder_of` gives: "SESSION.train.NUMBER".
+bool is_name_of_run(std::string_view folder) {
+  constexpr std::string_view kMiddle = ".train.";
+  const auto all_of = [](std::string_view text, std::string_view allowed) {
+    return !text.empty() && text.find_first_not_of(allowed) == std::string_view::npos;
+  };
+  const std::size_t middle = folder.find(kMiddle);
+  return middle != std::string_view::npos && all_of(folder.substr(0, middle), "0123456789abcdef") &&
+         all_of(folder.substr(middle + kMiddle.size()), "0123456789");
 }
 
 // Whether a file of a checkpoint is one of its adapter, encrypted or not.
@@ -213,13 +225,13 @@ public:
     if (!size.ok()) {
       // The disk may be full: gives back what was written. If that fails too, the next call does
       // it.
-      (void)clear_incomplete(run);
+      (void)clear(run, kIncomplete);
     }
     return shown(std::move(size));
   }
 
-  Status put_info(const CheckpointInfo& info) override {
-    return shown(write_info(info), info.path);
+  Status set_expiry(const CheckpointPath& path, std::optional<std::int64_t> expires_at) override {
+    return shown(write_expiry(path, expires_at), path);
   }
   Result<JobState> get(const CheckpointPath& path, bool with_optimizer) override {
     return shown(read(path, with_optimizer), path);
@@ -258,9 +270,8 @@ private:
     Listing<CheckpointInfo> out;
     TIDEMILL_ASSIGN_OR_RETURN(const std::vector<std::string> runs, run_folders());
     for (const std::string& run : runs) {
-      std::error_code error;
-      if (!fs::is_directory(root_ / run, error)) {
-        out.damaged.push_back({"", run + ": is not a folder"});
+      if (!is_run(run)) {
+        out.damaged.push_back({"", run + ": is not the folder of a training run"});
         continue;
       }
       if (const Status status = complete_replacement(root_ / run); !status.ok()) {
@@ -288,15 +299,8 @@ private:
       Result<CheckpointInfo> info = read_info(folder / name / kInfoFile, digests);
       if (info.ok()) {
         out.entries.push_back(std::move(info).value());
-        continue;
-      }
-      Status status = info.status();
-      if (status.code() == Errc::kNotFound) {
-        // Its removal was cut off.
-        status = remove_tree(files_, folder, name).with_context((folder / name).string());
-      }
-      if (!status.ok()) {
-        out.damaged.push_back(damaged(to_text({run_of(run), kind, name}), status));
+      } else {
+        out.damaged.push_back(damaged(to_text({run_of(run), kind, name}), info.status()));
       }
     }
   }
@@ -305,12 +309,13 @@ private:
     Listing<RunInfo> out;
     TIDEMILL_ASSIGN_OR_RETURN(const std::vector<std::string> runs, run_folders());
     for (const std::string& name : runs) {
-      std::error_code error;
-      if (!fs::is_directory(root_ / name, error)) {
+      if (!is_run(name)) {
         continue;  // `list_checkpoints` reports it
       }
-      if (const Status cleared = clear_incomplete(root_ / name); !cleared.ok()) {
-        out.damaged.push_back(damaged("", cleared));
+      for (const char* leftover : {kIncomplete, kRemoved}) {
+        if (const Status cleared = clear(root_ / name, leftover); !cleared.ok()) {
+          out.damaged.push_back(damaged("", cleared));
+        }
       }
       Result<RunInfo> run = read_run(root_ / name / kRunFile);
       if (run.ok()) {
@@ -333,10 +338,11 @@ private:
     return write_file(files_, folder / kRunFile, json.to_text());
   }
 
-  Status write_info(const CheckpointInfo& info) {
-    const fs::path file = folder(info.path) / kInfoFile;
+  Status write_expiry(const CheckpointPath& path, std::optional<std::int64_t> expires_at) {
+    const fs::path file = folder(path) / kInfoFile;
     Digests digests;
-    TIDEMILL_RETURN_IF_ERROR(read_info(file, digests).status());
+    TIDEMILL_ASSIGN_OR_RETURN(CheckpointInfo info, read_info(file, digests));
+    info.expires_at = expires_at;
     return write_file(files_, file, info_json(info, digests).to_text());
   }
 
@@ -347,6 +353,10 @@ private:
     TIDEMILL_ASSIGN_OR_RETURN(engines::AdapterFiles adapter,
                               engines::open_adapter(folder(path), model_));
     state.weights.adapter = std::move(adapter.tensors);
+    if (!digests.adapter.empty() && digest_tensors(state.weights.adapter) != digests.adapter) {
+      return Status(Errc::kCorruptData,
+                    folder(path).string() + ": the digest of the adapter does not match");
+    }
     state.weights.base_digest = digests.base;
     state.weights.adapter_digest = digests.adapter;
     if (with_optimizer) {
@@ -359,13 +369,14 @@ private:
     return state;
   }
 
+  // Once its folder is moved, the checkpoint is gone. What then cannot be removed is left to the
+  // next removal in this run, or to the next start.
   Status remove_files(const CheckpointPath& path) {
-    // A folder without this file is no checkpoint, whatever else is left in it.
-    if (Status removed = remove_file(files_, folder(path) / kInfoFile);
-        !removed.ok() && removed.code() != Errc::kNotFound) {
-      return removed;
-    }
-    return remove_tree(files_, root_ / folder_of(path.run_id) / kind_segment(path.kind), path.name);
+    const fs::path run = root_ / folder_of(path.run_id);
+    TIDEMILL_RETURN_IF_ERROR(clear(run, kRemoved));
+    TIDEMILL_RETURN_IF_ERROR(move(folder(path), run / kRemoved));
+    (void)clear(run, kRemoved);
+    return {};
   }
 
   [[nodiscard]] Result<std::vector<CheckpointFile>> list_files(const CheckpointPath& path) const {
@@ -380,7 +391,14 @@ private:
     return out;
   }
 
-  // Returns the names of the folders of runs. The file of the lock is no folder.
+  // Whether the store owns the folder `name`. It touches nothing else below its root, which may be
+  // a folder that holds other data.
+  [[nodiscard]] bool is_run(const std::string& name) const {
+    std::error_code ignored;
+    return is_name_of_run(name) && fs::is_directory(fs::symlink_status(root_ / name, ignored));
+  }
+
+  // Returns the names of what the root holds besides files, such as that of the lock.
   [[nodiscard]] Result<std::vector<std::string>> run_folders() const {
     auto listed = list_directory(root_);
     if (!listed.ok()) {
@@ -403,7 +421,7 @@ private:
                              std::span<const AgeRecipient> recipients) {
     TIDEMILL_RETURN_IF_ERROR(make_directory(files_, run));
     TIDEMILL_RETURN_IF_ERROR(complete_replacement(run));
-    TIDEMILL_RETURN_IF_ERROR(clear_incomplete(run));
+    TIDEMILL_RETURN_IF_ERROR(clear(run, kIncomplete));
     TIDEMILL_RETURN_IF_ERROR(make_directory(files_, run / kIncomplete));
     const fs::path folder = run / kIncomplete / info.path.name;
     TIDEMILL_RETURN_IF_ERROR(engines::write_adapter(files_, folder,
@@ -481,8 +499,8 @@ private:
     return {};
   }
 
-  Status clear_incomplete(const fs::path& run) {
-    const Status removed = remove_tree(files_, run, kIncomplete);
+  Status clear(const fs::path& run, const char* folder) {
+    const Status removed = remove_tree(files_, run, folder);
     return removed.code() == Errc::kNotFound ? Status() : removed;
   }
 

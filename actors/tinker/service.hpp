@@ -451,6 +451,7 @@ private:
   std::map<std::string, Sampling> sampling_;
   std::vector<Poll> polls_;
   std::map<CheckpointPath, CheckpointInfo> checkpoints_;
+  std::map<CheckpointPath, int> writing_;  // queued or running writes of checkpoints
   std::map<std::string, RunInfo> runs_;
   std::map<std::string, std::string> damaged_;  // why entries of the store cannot be read, by id
   std::set<std::string> unstored_runs_;         // whose last write has failed

@@ -155,6 +155,7 @@ void Service::store_checkpoint(CheckpointInfo info, JobState state,
     Status status;
   };
   const auto work = std::make_shared<Work>(Work{std::move(info), std::move(state), {}});
+  ++writing_[work->info.path];
   deps_.run_work(
       [store = deps_.store, work, recipients = std::move(recipients)] {
         const Result<std::int64_t> size = store->put(work->info, work->state, recipients);
@@ -162,6 +163,9 @@ void Service::store_checkpoint(CheckpointInfo info, JobState state,
         size.ok() ? void(work->info.size_bytes = size.value()) : void(work->status = size.status());
       },
       [this, work, done = std::move(done)] {
+        if (const auto writing = writing_.find(work->info.path); --writing->second == 0) {
+          writing_.erase(writing);
+        }
         if (work->status.ok()) {
           checkpoints_[work->info.path] = work->info;
           damaged_.erase(to_text(work->info.path));
@@ -190,7 +194,13 @@ void Service::remove_checkpoint(const CheckpointPath& path, std::function<void(S
   const auto status = std::make_shared<Status>();
   deps_.run_work([store = deps_.store, path, status] { *status = store->remove(path); },
                  [this, path, status, hidden = std::move(hidden), done = std::move(done)] {
+                   if (hidden && status->code() == Errc::kNotFound) {
+                     *status = Status();  // its files were gone already
+                   }
                    if (status->ok()) {
+                     // A save that was queued before has listed it again.
+                     checkpoints_.erase(path);
+                     forget_published(path);
                      damaged_.erase(to_text(path));
                    } else if (hidden) {
                      checkpoints_.try_emplace(path, *hidden);
@@ -203,7 +213,8 @@ void Service::drop_expired() {
   std::vector<CheckpointPath> expired;
   const std::int64_t now = deps_.unix_time();
   for (const auto& [path, info] : checkpoints_) {
-    if (info.expires_at && *info.expires_at <= now) {
+    // One that is being written has a new expiry soon.
+    if (info.expires_at && *info.expires_at <= now && !writing_.contains(path)) {
       expired.push_back(path);
     }
   }
@@ -368,24 +379,23 @@ void Service::on(ExchangeId exchange, const DeleteCheckpoint& call) {
 }
 
 void Service::on(ExchangeId exchange, const SetTtl& call) {
-  const CheckpointInfo* found = find_checkpoint(exchange, call.path);
-  if (found == nullptr) {
+  if (find_checkpoint(exchange, call.path) == nullptr) {
     return;
   }
-  CheckpointInfo info = *found;
-  info.expires_at = std::nullopt;
+  std::optional<std::int64_t> expires_at;
   if (call.ttl_seconds) {
-    info.expires_at = deps_.unix_time() + *call.ttl_seconds;
+    expires_at = deps_.unix_time() + *call.ttl_seconds;
   }
   const auto status = std::make_shared<Status>();
-  deps_.run_work([store = deps_.store, info, status] { *status = store->put_info(info); },
-                 [this, exchange, info, status] {
+  deps_.run_work([store = deps_.store, path = call.path, expires_at,
+                  status] { *status = store->set_expiry(path, expires_at); },
+                 [this, exchange, path = call.path, expires_at, status] {
                    if (!status->ok()) {
                      fail_storage(exchange, *status);
                      return;
                    }
-                   if (const auto kept = checkpoints_.find(info.path); kept != checkpoints_.end()) {
-                     kept->second.expires_at = info.expires_at;
+                   if (const auto kept = checkpoints_.find(path); kept != checkpoints_.end()) {
+                     kept->second.expires_at = expires_at;
                    }
                    respond(exchange, Json::Object());
                  });

@@ -147,8 +147,9 @@ public:
     entries[info.path] = {info, state};
     return 100;
   }
-  Status put_info(const tinker::CheckpointInfo& info) override {
-    entries.at(info.path).first = info;
+  Status set_expiry(const tinker::CheckpointPath& path,
+                    std::optional<std::int64_t> expires_at) override {
+    entries.at(path).first.expires_at = expires_at;
     return {};
   }
   Result<tinker::JobState> get(const tinker::CheckpointPath& path, bool with_optimizer) override {

@@ -89,6 +89,49 @@ TEST_F(TinkerServiceTest, ACheckpointThatCannotBeRemovedCanBeRemovedAgain) {
   EXPECT_EQ(ask(tinker::ListCheckpoints{})["checkpoints"].size(), 0U);
 }
 
+tinker::SaveWeights overwriting(tinker::SaveWeights call) {
+  call.overwrite = true;
+  return call;
+}
+
+TEST_F(TinkerServiceTest, ACheckpointThatExpiresWhileItIsReplacedIsKept) {
+  const std::string model = new_model(new_session());
+  tinker::SaveWeights first = overwriting(save(model, 1, CheckpointKind::kTraining, "a"));
+  first.ttl_seconds = 5;
+  ask(first);
+  backend_.run();
+  ask(overwriting(save(model, 2, CheckpointKind::kTraining, "a")));
+  backend_.run_one();  // writes the new one
+  pass(std::chrono::seconds(10));
+  backend_.run();
+  pass(std::chrono::seconds(10));
+  backend_.run();
+  EXPECT_EQ(store_.entries.size(), 1U);
+  EXPECT_EQ(ask(tinker::ListCheckpoints{})["checkpoints"].size(), 1U);
+}
+
+TEST_F(TinkerServiceTest, ACheckpointThatIsDeletedWhileItIsReplacedIsGone) {
+  const std::string model = new_model(new_session());
+  const tinker::CheckpointPath path{model, CheckpointKind::kTraining, "a"};
+  ask(overwriting(save(model, 1, CheckpointKind::kTraining, "a")));
+  backend_.run();
+  ask(overwriting(save(model, 2, CheckpointKind::kTraining, "a")));
+  backend_.run_one();  // writes the new one
+  ask(tinker::DeleteCheckpoint{path});
+  backend_.run();
+  EXPECT_THAT(store_.entries, IsEmpty());
+  EXPECT_EQ(ask(tinker::ListCheckpoints{})["checkpoints"].size(), 0U);
+}
+
+TEST_F(TinkerServiceTest, ACheckpointWithoutFilesCanBeDeleted) {
+  const std::string model = new_model(new_session());
+  ask(overwriting(save(model, 1, CheckpointKind::kTraining, "a")));
+  backend_.run();
+  store_.entries.clear();
+  ask(tinker::DeleteCheckpoint{{model, CheckpointKind::kTraining, "a"}});
+  EXPECT_EQ(ask(tinker::ListCheckpoints{})["checkpoints"].size(), 0U);
+}
+
 TEST_F(TinkerServiceTest, AnExpiredCheckpointThatCannotBeRemovedIsTriedAgainAfterAMinute) {
   const std::string model = new_model(new_session());
   tinker::SaveWeights call = save(model, 1, CheckpointKind::kTraining, "a");
