@@ -59,17 +59,6 @@ Result<bool> FileStore::is_stored(const std::string& id) {
   return row.step();
 }
 
-// Moves a file that no row names out of the way. It may be what a killed `put` has left, or a file
-// whose row was lost with a part of the database. If it cannot be moved, as on a full disk, it does
-// no harm where it is, and the next `open` tries again.
-void FileStore::set_aside(const std::string& name) {
-  auto& parts = directory_->parts();
-  const std::filesystem::path folder = parts.root / "unlisted";
-  if (make_directory(parts.files, folder).ok()) {
-    (void)parts.files.rename(parts.path_of(name), folder / name);
-  }
-}
-
 Status FileStore::remove_leftovers() {
   auto& parts = directory_->parts();
   const std::lock_guard lock(parts.mutex);
@@ -81,7 +70,9 @@ Status FileStore::remove_leftovers() {
     }
     TIDEMILL_ASSIGN_OR_RETURN(const bool stored, is_stored(name));
     if (!stored) {
-      set_aside(name);
+      // It may be what a killed `put` has left, or a file whose row was lost. If it cannot be
+      // moved, as on a full disk, it does no harm where it is, and the next `open` tries again.
+      (void)set_aside(parts.files, parts.root, parts.path_of(name));
     }
   }
   return {};

@@ -91,7 +91,6 @@ private:
   FileStore(std::shared_ptr<JobDirectory> directory, const FileLimits& limits)
       : directory_(std::move(directory)), limits_(limits) {}
   [[nodiscard]] Status remove_leftovers();
-  void set_aside(const std::string& name);
   [[nodiscard]] Result<bool> is_stored(const std::string& id);
   [[nodiscard]] Result<std::string> reserve(std::uint64_t bytes);
   // The caller holds the mutex of the directory.

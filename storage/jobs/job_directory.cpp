@@ -67,22 +67,31 @@ constexpr std::array kSchema = {
 };
 constexpr DatabaseSchema kDatabase = {0x544D4A31, 1, kSchema};  // "TMJ1"
 
-// Refuses a directory that has files but no database, because `FileStore::open` would set all of
-// them aside.
+// Returns whether a folder has an entry whose name is an id.
+Result<bool> has_ids(const std::filesystem::path& folder, std::string_view prefix) {
+  const auto names = list_directory(folder);
+  if (names.status().code() == Errc::kNotFound) {
+    return false;
+  }
+  TIDEMILL_RETURN_IF_ERROR(names.status());
+  return std::any_of(names.value().begin(), names.value().end(),
+                     [prefix](const std::string& name) { return is_id(name, prefix); });
+}
+
+// Refuses a directory that has files or runs but no database, because all of them would be set
+// aside.
 Status check_database_exists(const std::filesystem::path& root) {
   std::error_code ignored;
   const std::filesystem::path path = root / "jobs.db";
   if (std::filesystem::exists(path, ignored) && std::filesystem::file_size(path, ignored) > 0) {
     return {};
   }
-  TIDEMILL_ASSIGN_OR_RETURN(const std::vector<std::string> names, list_directory(root / "files"));
-  const bool has_files = std::any_of(names.begin(), names.end(), [](const std::string& name) {
-    return is_id(name, kFileIdPrefix);
-  });
-  return has_files ? corrupt_data(path.string() +
-                                  ": is missing, but there are files; restore it, or move the "
-                                  "directory away")
-                   : Status();
+  TIDEMILL_ASSIGN_OR_RETURN(const bool has_files, has_ids(root / "files", kFileIdPrefix));
+  TIDEMILL_ASSIGN_OR_RETURN(const bool has_runs, has_ids(root / "runs", kJobIdPrefix));
+  return has_files || has_runs ? corrupt_data(path.string() + ": is missing, but there are " +
+                                              (has_files ? "files" : "runs") +
+                                              "; restore it, or move the directory away")
+                               : Status();
 }
 
 }  // namespace
@@ -90,6 +99,18 @@ Status check_database_exists(const std::filesystem::path& root) {
 bool is_id(std::string_view text, std::string_view prefix) noexcept {
   return text.size() == prefix.size() + kIdLetters && text.starts_with(prefix) &&
          text.find_first_not_of(kAlphabet, prefix.size()) == std::string_view::npos;
+}
+
+bool is_job_id(std::string_view text) noexcept {
+  return is_id(text, kJobIdPrefix);
+}
+
+Status set_aside(FileSystem& files, const std::filesystem::path& root,
+                 const std::filesystem::path& entry) {
+  const std::filesystem::path folder = root / "unlisted";
+  TIDEMILL_RETURN_IF_ERROR(make_directory(files, folder));
+  const int result = files.rename(entry, folder / entry.filename());
+  return result < 0 ? system_error(-result, "move", entry) : Status();
 }
 
 Status no_such(std::string_view what, std::string_view id) {

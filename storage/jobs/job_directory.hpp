@@ -5,12 +5,15 @@
 //   lock        held while the directory is open
 //   jobs.db     a SQLite database: the metadata of files, the jobs, their events and checkpoints
 //   files/ID    the bytes of each file
+//   runs/ID     the directory of each job's run, which the caller makes
 //   reserve     disk space for pausing and ending jobs if the disk is full
 //
 // A change is one transaction of the database, which is durable when the call returns. The bytes of
 // a file are durable before its row is written, and its row is removed before its bytes. So a crash
-// may leave bytes without a row, but no row without bytes. `FileStore::open` moves such bytes to
-// `unlisted/`.
+// may leave bytes without a row, but no row without bytes. Such bytes look like those of a file
+// whose row was lost with a part of the database, or is younger than a restored copy of it.
+// Therefore they are never deleted: `FileStore::open` moves them to `unlisted/`, and the owner of
+// the runs does the same with the directories of unknown jobs.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +21,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "base/files/file.hpp"
 #include "base/result.hpp"
@@ -43,8 +47,8 @@ public:
   /// Opens the directory, or makes it. Borrows `files`, which must outlive it. Reads the whole
   /// database once to check it.
   /// Errors: `kUnavailable` if another process has it open; `kCorruptData` naming the file if the
-  /// database is damaged, or missing although there are files; otherwise as `DurableFile` and
-  /// `Database::open`.
+  /// database is damaged, or missing although there are files or runs; otherwise as `DurableFile`
+  /// and `Database::open`.
   [[nodiscard]] static Result<std::shared_ptr<JobDirectory>> open(JobDirectoryOptions options,
                                                                   FileSystem& files);
 
@@ -58,5 +62,15 @@ public:
 private:
   std::unique_ptr<Parts> parts_;
 };
+
+/// Returns whether `text` has the form of a job's id.
+[[nodiscard]] bool is_job_id(std::string_view text) noexcept;
+
+/// Moves `entry`, a file or a directory in the job directory `root` that the database does not
+/// name, to the folder `unlisted` of `root`.
+/// Errors: as `make_directory`; the failure of the move, for example because `unlisted` has a
+/// directory of this name. The entry then stays where it is.
+[[nodiscard]] Status set_aside(FileSystem& files, const std::filesystem::path& root,
+                               const std::filesystem::path& entry);
 
 }  // namespace tidemill::storage

@@ -34,6 +34,8 @@ struct JobDirectory::Parts {
 
 /// The prefix of the ids of files.
 inline constexpr std::string_view kFileIdPrefix = "file-";
+/// The prefix of the ids of jobs.
+inline constexpr std::string_view kJobIdPrefix = "ftjob-";
 
 /// Returns whether `text` is an id that `make_id` may have made.
 [[nodiscard]] bool is_id(std::string_view text, std::string_view prefix) noexcept;

@@ -191,32 +191,43 @@ Status JobStore::check_file(std::string_view field, const std::string& id) {
 }
 
 // Removes the oldest jobs that have ended until there is room for one more.
-Status JobStore::make_room() {
+// Evicts the oldest jobs that have ended, if a new one needs their room. Returns their ids.
+Result<std::vector<std::string>> JobStore::make_room() {
   auto& database = *directory_->parts().database;
   TIDEMILL_ASSIGN_OR_RETURN(
       const std::int64_t jobs,
       count(database, "SELECT count(*) FROM jobs WHERE number > ?1", std::int64_t{0}));
   const std::int64_t excess = jobs + 1 - std::int64_t{limits_.max_jobs};
+  std::vector<std::string> evicted;
   if (excess <= 0) {
-    return {};
+    return evicted;
   }
-  TIDEMILL_RETURN_IF_ERROR(
-      database.execute("DELETE FROM jobs WHERE number IN (SELECT number FROM jobs WHERE "
-                       "has_ended = 1 ORDER BY number LIMIT ?1)",
-                       excess));
-  return database.num_changed() == excess
-             ? Status()
-             : Status(Errc::kResourceExhausted, "the server has " +
-                                                    std::to_string(limits_.max_jobs) +
-                                                    " jobs that have not ended, its limit");
+  TIDEMILL_ASSIGN_OR_RETURN(
+      Statement rows,
+      database.query("SELECT id FROM jobs WHERE has_ended = 1 ORDER BY number LIMIT ?1", excess));
+  for (;;) {
+    TIDEMILL_ASSIGN_OR_RETURN(const bool found, rows.step());
+    if (!found) {
+      break;
+    }
+    evicted.push_back(rows.text(0));
+  }
+  if (static_cast<std::int64_t>(evicted.size()) < excess) {
+    return Status(Errc::kResourceExhausted, "the server has " + std::to_string(limits_.max_jobs) +
+                                                " jobs that have not ended, its limit");
+  }
+  for (const std::string& id : evicted) {
+    TIDEMILL_RETURN_IF_ERROR(database.execute("DELETE FROM jobs WHERE id = ?1", id));
+  }
+  return evicted;
 }
 
 Result<JobRecord> JobStore::create(const JobSpec& spec, std::int64_t now) {
   auto& parts = directory_->parts();
   auto& database = *parts.database;
-  const std::lock_guard lock(parts.mutex);
+  std::unique_lock lock(parts.mutex);
   JobRecord job;
-  job.id = parts.make_id("ftjob-");
+  job.id = parts.make_id(kJobIdPrefix);
   job.created_at = now;
   job.spec = spec;
   if (spec.seed < 0) {
@@ -233,7 +244,7 @@ Result<JobRecord> JobStore::create(const JobSpec& spec, std::int64_t now) {
   if (!spec.validation_file.empty()) {
     TIDEMILL_RETURN_IF_ERROR(check_file("validation_file", spec.validation_file));
   }
-  TIDEMILL_RETURN_IF_ERROR(make_room());
+  TIDEMILL_ASSIGN_OR_RETURN(const std::vector<std::string> evicted, make_room());
   TIDEMILL_RETURN_IF_ERROR(database.execute(
       "INSERT INTO jobs(id, created_at, finished_at, state, has_ended, training_file, "
       "validation_file, spec, resolved, fine_tuned_model, trained_tokens, estimated_finish, "
@@ -246,6 +257,11 @@ Result<JobRecord> JobStore::create(const JobSpec& spec, std::int64_t now) {
   created.message = "Created fine-tuning job: " + job.id;
   TIDEMILL_RETURN_IF_ERROR(insert_event(number, std::move(created)).status());
   TIDEMILL_RETURN_IF_ERROR(transaction.commit());
+  lock.unlock();
+  for (const std::string& id : evicted) {
+    // What remains after a crash or a failure is set aside by the owner of the runs.
+    (void)remove_tree(parts.files, parts.root / "runs", id);
+  }
   return job;
 }
 

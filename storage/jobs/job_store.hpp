@@ -16,8 +16,8 @@ namespace tidemill::storage {
 
 /// The limits of a job store.
 struct JobLimits {
-  /// If the store is full, a new job evicts the oldest job that has ended, with its events and
-  /// checkpoints.
+  /// If the store is full, a new job evicts the oldest job that has ended, with its events,
+  /// checkpoints and the directory of its run.
   std::uint32_t max_jobs = 10'000;
   /// Maximum per job. Beyond it, a new event evicts the oldest metrics event, or the oldest message
   /// if there are no metrics.
@@ -100,7 +100,7 @@ public:
 private:
   [[nodiscard]] Result<JobRecord> try_change(const std::string& id, const JobChange& change);
   [[nodiscard]] Status check_file(std::string_view field, const std::string& id);
-  [[nodiscard]] Status make_room();
+  [[nodiscard]] Result<std::vector<std::string>> make_room();
   [[nodiscard]] Result<JobEvent> insert_event(std::int64_t job, JobEvent event);
   [[nodiscard]] Result<JobCheckpoint> insert_checkpoint(std::int64_t job, JobCheckpoint checkpoint);
   [[nodiscard]] Status limit_events(std::int64_t job, std::int64_t newest);

@@ -19,20 +19,14 @@ Status remove_if_there(FileSystem& files, const fs::path& directory, const std::
   return removed.code() == Errc::kNotFound ? Status() : removed;
 }
 
-// Removes what the run in the directory `name` of `folder` no longer needs.
-Status remove_old_run(const fs::path& folder, const std::string& name, FileSystem& files,
-                      storage::JobStore& jobs) {
-  const auto job = jobs.find(name);
-  if (job.status().code() == Errc::kNotFound) {
-    return remove_if_there(files, folder, name);
-  }
-  TIDEMILL_RETURN_IF_ERROR(job.status());
-  if (has_ended(job.value().state)) {
-    TIDEMILL_RETURN_IF_ERROR(remove_if_there(files, folder / name, kCommits));
+// Removes what the run of a job, in the directory of its name in `folder`, no longer needs.
+Status remove_old_run(const fs::path& folder, const storage::JobRecord& job, FileSystem& files) {
+  if (has_ended(job.state)) {
+    TIDEMILL_RETURN_IF_ERROR(remove_if_there(files, folder / job.id, kCommits));
   }
   const bool is_deleted =
-      job.value().state == storage::JobState::kSucceeded && job.value().fine_tuned_model.empty();
-  return is_deleted ? remove_if_there(files, folder / name, kExport) : Status();
+      job.state == storage::JobState::kSucceeded && job.fine_tuned_model.empty();
+  return is_deleted ? remove_if_there(files, folder / job.id, kExport) : Status();
 }
 
 }  // namespace
@@ -41,20 +35,31 @@ fs::path run_directory(const ServeOptions& server, const std::string& job) {
   return runs_folder(server) / job;
 }
 
-Status remove_old_runs(const ServeOptions& server, FileSystem& files, storage::JobStore& jobs,
-                       const std::set<std::string>& running) {
-  const fs::path folder = runs_folder(server);
+Status remove_old_runs(const RunFolders& folders, const std::set<std::string>& running) {
+  const fs::path folder = runs_folder(folders.server);
   const auto names = list_directory(folder);
   if (!names.ok()) {
     return names.status().code() == Errc::kNotFound ? Status() : names.status();
   }
   Status first;  // an entry that cannot be removed does not keep the others
+  std::size_t set_aside = 0;
   for (const std::string& name : names.value()) {
-    if (!name.starts_with("ftjob-") || running.contains(name)) {
+    if (!storage::is_job_id(name) || running.contains(name)) {
       continue;
     }
-    const Status removed = remove_old_run(folder, name, files, jobs);
-    first = first.ok() ? removed : first;
+    const auto job = folders.jobs.find(name);
+    const bool is_unknown = job.status().code() == Errc::kNotFound;
+    const Status done = is_unknown
+                            ? storage::set_aside(folders.files, folder.parent_path(), folder / name)
+                        : job.ok() ? remove_old_run(folder, job.value(), folders.files)
+                                   : job.status();
+    set_aside += is_unknown && done.ok() ? 1 : 0;
+    first = first.ok() ? done : first;
+  }
+  if (set_aside > 0) {
+    folders.warn(folder.string() +
+                 ": runs that jobs.db does not name: " + std::to_string(set_aside) +
+                 "; they were moved to " + (folder.parent_path() / "unlisted").string());
   }
   return first;
 }

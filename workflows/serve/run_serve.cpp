@@ -457,9 +457,9 @@ actors::TunerActor start_tuner(const ServeOptions& options, const ServeEnvironme
   deps.adapter_path = [&options](const storage::JobRecord& job) {
     return (run_directory(options, job.id) / "export" / "adapter").string();
   };
-  deps.remove_leftovers = [&options, &files = tuning.files](storage::JobStore& jobs,
-                                                            const std::set<std::string>& running) {
-    return remove_old_runs(options, files, jobs, running);
+  deps.remove_leftovers = [&options, &files = tuning.files, warn = run.warn](
+                              storage::JobStore& jobs, const std::set<std::string>& running) {
+    return remove_old_runs({options, files, jobs, warn}, running);
   };
   deps.stop_time = std::chrono::seconds(options.serve.drain_seconds);
   deps.max_running = static_cast<std::size_t>(tuning.plan.max_jobs);

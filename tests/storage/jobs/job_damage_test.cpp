@@ -48,6 +48,27 @@ TEST_F(JobDamageTest, RefusesToLoseFilesWithTheDatabase) {
   EXPECT_EQ(names().size(), 20U);
 }
 
+TEST_F(JobDamageTest, RefusesToLoseRunsWithTheDatabase) {
+  std::filesystem::remove_all(root() / "files");
+  std::filesystem::create_directories(root() / "runs" / "ftjob-of-another-program");
+  std::filesystem::rename(database(), root() / "elsewhere");
+  EXPECT_TRUE(try_open(machine_).ok());  // nothing is lost
+  for (const bool is_empty : {false, true}) {
+    std::filesystem::create_directories(root() / "runs" / job_);
+    std::filesystem::remove(database());
+    if (is_empty) {
+      write("");
+    }
+    const auto opened = try_open(machine_);
+    EXPECT_EQ(opened.status().code(), Errc::kCorruptData);
+    EXPECT_EQ(opened.status().message(), database().string() +
+                                             ": is missing, but there are runs; restore it, or "
+                                             "move the directory away");
+  }
+  std::filesystem::rename(root() / "elsewhere", database());
+  EXPECT_TRUE(try_open(machine_).ok());
+}
+
 TEST_F(JobDamageTest, RefusesOtherVersionsAndPrograms) {
   const std::string whole = content();
   std::string other = whole;

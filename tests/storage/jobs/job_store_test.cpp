@@ -325,7 +325,11 @@ TEST_F(JobStoreTest, ANewJobReplacesTheOldestThatHasEnded) {
   EXPECT_EQ(jobs().create(some_spec(put_file("x")), 1).status().message(),
             "the server has 2 jobs that have not ended, its limit");
   ASSERT_TRUE(jobs().change(b, change_to(JobState::kCancelled)).ok());
+  const std::filesystem::path runs = root() / "runs";
+  std::filesystem::create_directories(runs / a);
+  std::filesystem::create_directories(runs / b / "export");
   const std::string c = create_job();
+  EXPECT_THAT(list_directory(runs).value(), ::testing::ElementsAre(a));
   EXPECT_EQ(jobs().find(b).status().code(), Errc::kNotFound);
   EXPECT_EQ(jobs().events({b, "", 2}).status().code(), Errc::kNotFound);
   EXPECT_TRUE(jobs().find(a).ok());
