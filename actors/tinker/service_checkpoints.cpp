@@ -178,9 +178,20 @@ void Service::store_checkpoint(CheckpointInfo info, JobState state,
 void Service::read_checkpoint(const CheckpointPath& path, bool with_optimizer,
                               std::function<void(Result<JobState>)> done) {
   const auto state = std::make_shared<Result<JobState>>(Status(Errc::kInternal, "not read"));
+  const auto found = checkpoints_.find(path);
+  const std::string base = found == checkpoints_.end() ? "" : found->second.base_model;
   deps_.run_work([store = deps_.store, path, with_optimizer,
                   state] { *state = store->get(path, with_optimizer); },
-                 [state, done = std::move(done)] { done(std::move(*state)); });
+                 [this, state, base, done = std::move(done)] {
+                   const bool misfits = state->status().code() == Errc::kInvalidArgument;
+                   if (misfits && !base.empty() && base != deps_.base.name) {
+                     *state =
+                         invalid_argument("the checkpoint is of the base model " + quote(base) +
+                                          ", and the server serves " + quote(deps_.base.name) +
+                                          ": " + state->status().message());
+                   }
+                   done(std::move(*state));
+                 });
 }
 
 void Service::remove_checkpoint(const CheckpointPath& path, std::function<void(Status)> done) {

@@ -94,6 +94,17 @@ TEST_F(RunFoldersTest, KeepsWhatAJobStillNeeds) {
   EXPECT_THAT(warnings_, IsEmpty());
 }
 
+TEST_F(RunFoldersTest, KeepsNoAdapterOfAJobThatWasPausedAndCancelled) {
+  for (const JobState state : {JobState::kQueued, JobState::kRunning, JobState::kPaused}) {
+    change(state);
+    EXPECT_TRUE(remove().ok());
+    EXPECT_EQ(names(fs::path("runs") / job_).size(), 2U);
+  }
+  change(JobState::kCancelled);
+  EXPECT_TRUE(remove().ok());
+  EXPECT_THAT(names(fs::path("runs") / job_), IsEmpty());
+}
+
 TEST_F(RunFoldersTest, MovesTheDirectoriesOfUnknownJobsAside) {
   make_run(lost_);
   make_run("ftjob-copy");  // not an id

@@ -21,12 +21,12 @@ Status remove_if_there(FileSystem& files, const fs::path& directory, const std::
 
 // Removes what the run of a job, in the directory of its name in `folder`, no longer needs.
 Status remove_old_run(const fs::path& folder, const storage::JobRecord& job, FileSystem& files) {
-  if (has_ended(job.state)) {
-    TIDEMILL_RETURN_IF_ERROR(remove_if_there(files, folder / job.id, kCommits));
+  if (!has_ended(job.state)) {
+    return {};
   }
-  const bool is_deleted =
-      job.state == storage::JobState::kSucceeded && job.fine_tuned_model.empty();
-  return is_deleted ? remove_if_there(files, folder / job.id, kExport) : Status();
+  TIDEMILL_RETURN_IF_ERROR(remove_if_there(files, folder / job.id, kCommits));
+  // A job without a model may have an adapter too: of a model that was deleted, or of a pause.
+  return job.fine_tuned_model.empty() ? remove_if_there(files, folder / job.id, kExport) : Status();
 }
 
 }  // namespace

@@ -156,6 +156,9 @@ public:
     if (!entries.contains(path)) {
       return Status(Errc::kNotFound, "no such checkpoint");
     }
+    if (Status failure = std::exchange(next_get_failure, Status()); !failure.ok()) {
+      return failure;
+    }
     tinker::JobState state = entries.at(path).second;
     if (!with_optimizer) {
       state.optimizer.reset();
@@ -185,6 +188,7 @@ public:
   std::map<tinker::CheckpointPath, std::pair<tinker::CheckpointInfo, tinker::JobState>> entries;
   std::vector<tinker::DamagedEntry> damaged;
   Status next_run_failure;     // of the next `put_run`
+  Status next_get_failure;     // of the next `get`
   Status next_remove_failure;  // of the next `remove`
   std::map<std::string, tinker::RunInfo> all_runs;
 };

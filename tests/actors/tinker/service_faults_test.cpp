@@ -123,6 +123,23 @@ TEST_F(TinkerServiceTest, ACheckpointThatIsDeletedWhileItIsReplacedIsGone) {
   EXPECT_EQ(ask(tinker::ListCheckpoints{})["checkpoints"].size(), 0U);
 }
 
+TEST_F(TinkerServiceTest, ACheckpointOfAnotherBaseSaysSoIfItDoesNotFit) {
+  const std::string session = new_session();
+  const std::string model = new_model(session);
+  const tinker::CheckpointPath path = sampler_path(model, "a");
+  ask(save(model, 1, CheckpointKind::kSampler, "a"));
+  backend_.run();
+  store_.entries.at(path).first.base_model = "other";
+  start();  // a server that starts again
+  store_.next_get_failure = Status(Errc::kInvalidArgument, "a.safetensors: shape [8, 1024]");
+  const std::string sampler = ask(sampling_of(new_session(), path))["sampling_session_id"];
+  const std::string request = ask(sample(sampler, 0))["request_id"];
+  backend_.run();
+  EXPECT_THAT(std::string(result(request)["error"]),
+              HasSubstr("the checkpoint is of the base model \"other\", and the server serves "
+                        "\"base\": a.safetensors: shape"));
+}
+
 TEST_F(TinkerServiceTest, ACheckpointWithoutFilesCanBeDeleted) {
   const std::string model = new_model(new_session());
   ask(overwriting(save(model, 1, CheckpointKind::kTraining, "a")));
