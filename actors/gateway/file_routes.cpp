@@ -6,6 +6,7 @@
 #include <utility>
 #include <variant>
 
+#include "actors/gateway/file_part.hpp"
 #include "actors/gateway/openai/files.hpp"
 
 namespace tidemill::actors {
@@ -57,12 +58,11 @@ NextStep begin_download(FileStore& files, const std::string& id) {
 
 // Reads a part of a file, and returns the step that sends it.
 NextStep read_part(const std::shared_ptr<const ReadableFile>& file, std::uint64_t offset) {
-  std::string part(std::min<std::uint64_t>(kDownloadPartBytes, file->size_bytes() - offset), '\0');
-  if (const Status status = file->read_at(offset, std::as_writable_bytes(std::span(part)));
-      !status.ok()) {
-    return fail_with(file_error(status));
+  auto part = read_file_part(*file, offset);
+  if (!part.ok()) {
+    return fail_with(file_error(part.status()));
   }
-  return [part = std::move(part)](GatewaySelf self, ExchangeId id) mutable {
+  return [part = std::move(part).value()](GatewaySelf self, ExchangeId id) mutable {
     Download& download = *self->state.exchanges.at(id).download;
     download.offset += part.size();
     const bool is_last = download.offset == download.file->size_bytes();

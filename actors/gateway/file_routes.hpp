@@ -13,9 +13,6 @@ void get_file(GatewaySelf self, HttpRequest& request, const PathArguments& argum
 void delete_file(GatewaySelf self, HttpRequest& request, const PathArguments& arguments);
 void get_file_content(GatewaySelf self, HttpRequest& request, const PathArguments& arguments);
 
-/// What a download reads at a time, in bytes.
-inline constexpr std::size_t kDownloadPartBytes = std::size_t{128} << 10U;
-
 /// Goes on with a file whose bytes are being sent: reads the next part and sends it.
 void on_file_sent(GatewaySelf self, ExchangeId id);
 

@@ -137,7 +137,12 @@ GatewayActor::behavior_type gateway(GatewaySelf self, GatewayDeps deps) {
         }
       },
       [self](atom::worked, std::uint64_t exchange) { on_worked(self, exchange); },
-      [self](atom::sent, std::uint64_t exchange) { on_file_sent(self, exchange); },
+      [self](atom::sent, std::uint64_t exchange) {
+        on_file_sent(self, exchange);
+        if (self->state.deps.tinker) {
+          self->send(self->state.deps.tinker, atom::sent_v, exchange);
+        }
+      },
       [self](atom::drain) {
         self->state.draining = true;
         self->state.deps.http->stop_accepting();

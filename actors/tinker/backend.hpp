@@ -25,6 +25,7 @@ struct JobState {
 /// A job to open.
 struct NewJob {
   std::string name;  // no open job has it
+  std::string tenant;
   LoraSettings lora;
   std::uint64_t seed = 0;         // of the initial weights
   std::optional<JobState> state;  // to continue from

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "actors/tinker/backend.hpp"
+#include "base/files/file.hpp"
 
 namespace tidemill::actors::tinker {
 
@@ -94,11 +96,11 @@ public:
   /// Removes a checkpoint. Errors: `kNotFound`; otherwise as `remove_run`.
   [[nodiscard]] virtual Status remove(const CheckpointPath& path) = 0;
 
-  /// Lists the files of a checkpoint's adapter, in the PEFT layout, and reads one.
+  /// Lists the files of a checkpoint's adapter, in the PEFT layout, and opens one.
   /// Errors: `kNotFound` if there is no such checkpoint or file.
   [[nodiscard]] virtual Result<std::vector<CheckpointFile>> files(const CheckpointPath& path) = 0;
-  [[nodiscard]] virtual Result<std::string> read_file(const CheckpointPath& path,
-                                                      const std::string& name) = 0;
+  [[nodiscard]] virtual Result<std::shared_ptr<const ReadableFile>> open_file(
+      const CheckpointPath& path, const std::string& name) = 0;
 };
 
 }  // namespace tidemill::actors::tinker

@@ -21,7 +21,8 @@ namespace tidemill::actors::tinker {
 template <class Self>
 class DeviceBackend final : public TuningBackend {
 public:
-  using RunWork = std::function<void(std::function<void()> work, std::function<void()> done)>;
+  using RunWork = std::function<void(const std::string& tenant, std::function<void()> work,
+                                     std::function<void()> done)>;
 
   DeviceBackend(Self self, DeviceActor device, MakeJobOptions make_options, RunWork run_work,
                 std::string base_model)
@@ -32,7 +33,7 @@ public:
         base_model_(std::move(base_model)) {}
 
   void open(NewJob job, DoneStatus done) override {
-    jobs_[job.name] = {JobId{}, job.lora};
+    jobs_[job.name] = {JobId{}, job.tenant, job.lora};
     start(job.name, job.seed, std::move(job.state),
           [this, name = job.name, done = std::move(done)](const Status& status) {
             if (!status.ok()) {
@@ -151,6 +152,7 @@ private:
 
   struct Job {
     JobId id;
+    std::string tenant;
     LoraSettings lora;
   };
 
@@ -166,6 +168,7 @@ private:
     };
     const auto work = std::make_shared<Work>(Work{jobs_.at(name).lora, std::move(state)});
     run_work_(
+        jobs_.at(name).tenant,
         [make = make_options_, seed, work] {
           const TensorMap* tensors = work->state ? &work->state->weights.adapter : nullptr;
           work->options = make(work->lora, seed, tensors);

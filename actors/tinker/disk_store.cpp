@@ -241,10 +241,16 @@ public:
     return shown(list_files(path), path);
   }
 
-  Result<std::string> read_file(const CheckpointPath& path, const std::string& name) override {
-    return is_adapter_file(name)
-               ? shown(read_text_file(folder(path) / name, kMaxFileBytes), path)
-               : Status(Errc::kNotFound, "the checkpoint has no file of this name");
+  Result<std::shared_ptr<const ReadableFile>> open_file(const CheckpointPath& path,
+                                                        const std::string& name) override {
+    if (!is_adapter_file(name)) {
+      return Status(Errc::kNotFound, "the checkpoint has no file of this name");
+    }
+    Result<ReadableFile> file = ReadableFile::open(folder(path) / name);
+    if (!file.ok()) {
+      return shown(file.status(), path);
+    }
+    return std::make_shared<const ReadableFile>(std::move(file).value());
   }
 
 private:

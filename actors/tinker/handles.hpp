@@ -21,6 +21,8 @@ using TinkerActor = caf::typed_actor<
     caf::reacts_to<atom::request, HttpRequest, Caller>,
     // The connection of an exchange has been closed.
     caf::reacts_to<atom::closed, std::uint64_t>,
+    // The HTTP server has sent all that was written of a file.
+    caf::reacts_to<atom::sent, std::uint64_t>,
     // A port has run this piece of work.
     caf::reacts_to<atom::worked, std::uint64_t>,
     // Ends what is past its deadline. Sent by the actor to itself.

@@ -80,8 +80,21 @@ struct ServedBase {
 struct ServiceDeps {
   TuningBackend* backend = nullptr;        // borrowed
   std::shared_ptr<CheckpointStore> store;  // shared with the work at the port
-  /// Runs `work` at a port, and then `done` on the caller's thread, not within this call.
-  std::function<void(std::function<void()> work, std::function<void()> done)> run_work;
+  /// Runs `work` for `tenant` at a port that reads and writes the store, and then `done` on the
+  /// caller's thread, not within this call. Tenants take turns; the work of one runs in its order.
+  /// All calls of `done` come in the order in which the work has run.
+  std::function<void(const std::string& tenant, std::function<void()> work,
+                     std::function<void()> done)>
+      run_work;
+  /// Runs `work` at another port, and then `done` as above. Work of this kind uses no disk.
+  std::function<void(std::function<void()> work, std::function<void()> done)> run_encoding;
+  /// Sends the file that `open` returns, for `tenant`. `open` is called as the work of `run_work`;
+  /// if it fails, `failed` is called as its `done`. Returns false if `tenant` has too many
+  /// downloads.
+  std::function<bool(ExchangeId, const std::string& tenant,
+                     std::function<Result<std::shared_ptr<const ReadableFile>>()> open,
+                     std::function<void(const Status&)> failed)>
+      send_file;
   std::function<void(ExchangeId, HttpResponse)> respond;
   /// Called for each sample that has been generated, `since_arrival` after the request of `tenant`.
   /// May be empty.
@@ -330,8 +343,8 @@ private:
   void on(ExchangeId exchange, const ListRuns& call);
   void on(ExchangeId exchange, const GetRun& call);
   void on(ExchangeId exchange, const ListCheckpoints& call);
-  void on(ExchangeId exchange, const DeleteCheckpoint& call);
-  void on(ExchangeId exchange, const SetTtl& call);
+  void on(ExchangeId exchange, const DeleteCheckpoint& call, const Caller& caller);
+  void on(ExchangeId exchange, const SetTtl& call, const Caller& caller);
   void on(ExchangeId exchange, const GetWeightsInfo& call);
   void on(ExchangeId exchange, const GetFileUrls& call, const Caller& caller);
   void on(ExchangeId exchange, const GetFile& call);
@@ -418,11 +431,12 @@ private:
                                     std::int64_t previous) const;
 
   // service_checkpoints.cpp
-  void store_checkpoint(CheckpointInfo info, JobState state, std::vector<AgeRecipient> recipients,
-                        std::function<void(Status)> done);
-  void read_checkpoint(const CheckpointPath& path, bool with_optimizer,
+  void store_checkpoint(const std::string& tenant, CheckpointInfo info, JobState state,
+                        std::vector<AgeRecipient> recipients, std::function<void(Status)> done);
+  void read_checkpoint(const std::string& tenant, const CheckpointPath& path, bool with_optimizer,
                        std::function<void(Result<JobState>)> done);
-  void remove_checkpoint(const CheckpointPath& path, std::function<void(Status)> done);
+  void remove_checkpoint(const std::string& tenant, const CheckpointPath& path,
+                         std::function<void(Status)> done);
   void drop_expired();
   /// Logs a problem of the store.
   void warn(const std::string& message) const;

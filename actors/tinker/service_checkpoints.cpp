@@ -65,6 +65,7 @@ void Service::start() {
   };
   const auto listed = std::make_shared<Listed>();
   deps_.run_work(
+      "",
       [store = deps_.store, listed] {
         listed->checkpoints = store->checkpoints();
         listed->runs = store->runs();
@@ -146,7 +147,7 @@ bool Service::require_listing(ExchangeId exchange) {
 
 // -- reading and writing --------------------------------------------------------------------------
 
-void Service::store_checkpoint(CheckpointInfo info, JobState state,
+void Service::store_checkpoint(const std::string& tenant, CheckpointInfo info, JobState state,
                                std::vector<AgeRecipient> recipients,
                                std::function<void(Status)> done) {
   struct Work {
@@ -157,6 +158,7 @@ void Service::store_checkpoint(CheckpointInfo info, JobState state,
   const auto work = std::make_shared<Work>(Work{std::move(info), std::move(state), {}});
   ++writing_[work->info.path];
   deps_.run_work(
+      tenant,
       [store = deps_.store, work, recipients = std::move(recipients)] {
         const Result<std::int64_t> size = store->put(work->info, work->state, recipients);
         work->state = JobState();  // freed here, because it may be large
@@ -175,26 +177,29 @@ void Service::store_checkpoint(CheckpointInfo info, JobState state,
       });
 }
 
-void Service::read_checkpoint(const CheckpointPath& path, bool with_optimizer,
-                              std::function<void(Result<JobState>)> done) {
+void Service::read_checkpoint(const std::string& tenant, const CheckpointPath& path,
+                              bool with_optimizer, std::function<void(Result<JobState>)> done) {
   const auto state = std::make_shared<Result<JobState>>(Status(Errc::kInternal, "not read"));
   const auto found = checkpoints_.find(path);
   const std::string base = found == checkpoints_.end() ? "" : found->second.base_model;
-  deps_.run_work([store = deps_.store, path, with_optimizer,
-                  state] { *state = store->get(path, with_optimizer); },
-                 [this, state, base, done = std::move(done)] {
-                   const bool misfits = state->status().code() == Errc::kInvalidArgument;
-                   if (misfits && !base.empty() && base != deps_.base.name) {
-                     *state =
-                         invalid_argument("the checkpoint is of the base model " + quote(base) +
-                                          ", and the server serves " + quote(deps_.base.name) +
-                                          ": " + state->status().message());
-                   }
-                   done(std::move(*state));
-                 });
+  deps_.run_work(
+      tenant,
+      [store = deps_.store, path, with_optimizer, state] {
+        *state = store->get(path, with_optimizer);
+      },
+      [this, state, base, done = std::move(done)] {
+        const bool misfits = state->status().code() == Errc::kInvalidArgument;
+        if (misfits && !base.empty() && base != deps_.base.name) {
+          *state = invalid_argument("the checkpoint is of the base model " + quote(base) +
+                                    ", and the server serves " + quote(deps_.base.name) + ": " +
+                                    state->status().message());
+        }
+        done(std::move(*state));
+      });
 }
 
-void Service::remove_checkpoint(const CheckpointPath& path, std::function<void(Status)> done) {
+void Service::remove_checkpoint(const std::string& tenant, const CheckpointPath& path,
+                                std::function<void(Status)> done) {
   // Hidden while it is removed. If that fails, it can be removed again.
   std::optional<CheckpointInfo> hidden;
   if (const auto found = checkpoints_.find(path); found != checkpoints_.end()) {
@@ -203,21 +208,22 @@ void Service::remove_checkpoint(const CheckpointPath& path, std::function<void(S
   }
   forget_published(path);
   const auto status = std::make_shared<Status>();
-  deps_.run_work([store = deps_.store, path, status] { *status = store->remove(path); },
-                 [this, path, status, hidden = std::move(hidden), done = std::move(done)] {
-                   if (hidden && status->code() == Errc::kNotFound) {
-                     *status = Status();  // its files were gone already
-                   }
-                   if (status->ok()) {
-                     // A save that was queued before has listed it again.
-                     checkpoints_.erase(path);
-                     forget_published(path);
-                     damaged_.erase(to_text(path));
-                   } else if (hidden) {
-                     checkpoints_.try_emplace(path, *hidden);
-                   }
-                   done(*status);
-                 });
+  deps_.run_work(
+      tenant, [store = deps_.store, path, status] { *status = store->remove(path); },
+      [this, path, status, hidden = std::move(hidden), done = std::move(done)] {
+        if (hidden && status->code() == Errc::kNotFound) {
+          *status = Status();  // its files were gone already
+        }
+        if (status->ok()) {
+          // A save that was queued before has listed it again.
+          checkpoints_.erase(path);
+          forget_published(path);
+          damaged_.erase(to_text(path));
+        } else if (hidden) {
+          checkpoints_.try_emplace(path, *hidden);
+        }
+        done(*status);
+      });
 }
 
 void Service::drop_expired() {
@@ -233,7 +239,7 @@ void Service::drop_expired() {
     if (deps_.now() < next_removal_) {
       break;
     }
-    remove_checkpoint(path, [this, path](const Status& status) {
+    remove_checkpoint("", path, [this, path](const Status& status) {
       if (!status.ok() && deps_.now() >= next_removal_) {
         warn(quote(to_text(path)) + " has expired and cannot be removed: " + status.message());
         next_removal_ = deps_.now() + kRemovalPause;
@@ -257,6 +263,7 @@ void Service::touch_run(Model& model) {
   if (is_new) {  // later requests only change the time, which is not worth a write
     const auto stored = std::make_shared<Status>();
     deps_.run_work(
+        model.tenant,
         [store = deps_.store, run = model.run, stored] { *stored = store->put_run(run); },
         [this, id = model.run.id, stored] {
           if (!stored->ok()) {
@@ -287,7 +294,8 @@ void Service::forget_old_runs() {
   for (const auto& [time, id] : unused) {
     runs_.erase(id);
     unstored_runs_.erase(id);
-    deps_.run_work([store = deps_.store, run_id = id] { (void)store->remove_run(run_id); }, [] {});
+    deps_.run_work(
+        "", [store = deps_.store, run_id = id] { (void)store->remove_run(run_id); }, [] {});
   }
 }
 
@@ -380,16 +388,16 @@ void Service::on(ExchangeId exchange, const ListCheckpoints& call) {
                                  {"cursor", call.run_id ? Json() : cursor_json(call.page, total)}});
 }
 
-void Service::on(ExchangeId exchange, const DeleteCheckpoint& call) {
+void Service::on(ExchangeId exchange, const DeleteCheckpoint& call, const Caller& caller) {
   // A damaged checkpoint can be deleted, too.
   if (damaged_.contains(to_text(call.path)) || find_checkpoint(exchange, call.path) != nullptr) {
-    remove_checkpoint(call.path, [this, exchange](const Status& status) {
+    remove_checkpoint(caller.tenant, call.path, [this, exchange](const Status& status) {
       status.ok() ? respond(exchange, Json::Object()) : fail_storage(exchange, status);
     });
   }
 }
 
-void Service::on(ExchangeId exchange, const SetTtl& call) {
+void Service::on(ExchangeId exchange, const SetTtl& call, const Caller& caller) {
   if (find_checkpoint(exchange, call.path) == nullptr) {
     return;
   }
@@ -398,18 +406,21 @@ void Service::on(ExchangeId exchange, const SetTtl& call) {
     expires_at = deps_.unix_time() + *call.ttl_seconds;
   }
   const auto status = std::make_shared<Status>();
-  deps_.run_work([store = deps_.store, path = call.path, expires_at,
-                  status] { *status = store->set_expiry(path, expires_at); },
-                 [this, exchange, path = call.path, expires_at, status] {
-                   if (!status->ok()) {
-                     fail_storage(exchange, *status);
-                     return;
-                   }
-                   if (const auto kept = checkpoints_.find(path); kept != checkpoints_.end()) {
-                     kept->second.expires_at = expires_at;
-                   }
-                   respond(exchange, Json::Object());
-                 });
+  deps_.run_work(
+      caller.tenant,
+      [store = deps_.store, path = call.path, expires_at, status] {
+        *status = store->set_expiry(path, expires_at);
+      },
+      [this, exchange, path = call.path, expires_at, status] {
+        if (!status->ok()) {
+          fail_storage(exchange, *status);
+          return;
+        }
+        if (const auto kept = checkpoints_.find(path); kept != checkpoints_.end()) {
+          kept->second.expires_at = expires_at;
+        }
+        respond(exchange, Json::Object());
+      });
 }
 
 void Service::on(ExchangeId exchange, const GetWeightsInfo& call) {
@@ -451,6 +462,7 @@ void Service::on(ExchangeId exchange, const GetFileUrls& call, const Caller& cal
   const auto files =
       std::make_shared<Result<std::vector<CheckpointFile>>>(Status(Errc::kInternal, "not listed"));
   deps_.run_work(
+      caller.tenant,
       [store = deps_.store, path = call.path, files] { *files = store->files(path); },
       [this, exchange, call, tenant = caller.tenant, files] {
         if (!files->ok()) {
@@ -483,18 +495,15 @@ void Service::on(ExchangeId exchange, const GetFile& call) {
     fail(exchange, {403, "the URL is not valid, or has expired"});
     return;
   }
-  const auto bytes = std::make_shared<Result<std::string>>(Status(Errc::kInternal, "not read"));
-  deps_.run_work([store = deps_.store, path = call.path, name = call.name,
-                  bytes] { *bytes = store->read_file(path, name); },
-                 [this, exchange, bytes] {
-                   if (!bytes->ok()) {
-                     fail_storage(exchange, bytes->status());
-                     return;
-                   }
-                   deps_.respond(exchange, {200,
-                                            {{"content-type", "application/octet-stream"}},
-                                            std::move(*bytes).value()});
-                 });
+  const bool started = deps_.send_file(
+      exchange, found->second.tenant,
+      [store = deps_.store, path = call.path, name = call.name] {
+        return store->open_file(path, name);
+      },
+      [this, exchange](const Status& status) { fail_storage(exchange, status); });
+  if (!started) {
+    fail(exchange, {429, "too many files are being downloaded for this tenant or on the server"});
+  }
 }
 
 }  // namespace tidemill::actors::tinker

@@ -218,7 +218,7 @@ void Service::publish(const std::string& name) {
     send(*adapter.snapshot);
     return;
   }
-  read_checkpoint(*adapter.path, false, [this, name, send](Result<JobState> state) {
+  read_checkpoint("", *adapter.path, false, [this, name, send](Result<JobState> state) {
     state.ok() ? send(std::move(state.value().weights)) : on_published(name, state.status());
   });
 }

@@ -92,7 +92,7 @@ void Service::open_job(const std::string& model_id, std::optional<JobState> stat
                        const Json::Object& result) {
   Model& model = models_.at(model_id);
   model.opening = true;
-  NewJob job{model.job, model.run.lora, model.run.lora.seed.value_or(deps_.random()),
+  NewJob job{model.job, model.tenant, model.run.lora, model.run.lora.seed.value_or(deps_.random()),
              std::move(state)};
   deps_.backend->open(std::move(job), [this, model_id, name = model.job, tenant = model.tenant,
                                        bytes = model.bytes, result](const Status& status) {
@@ -343,7 +343,7 @@ void Service::run(const std::string& model_id, std::int64_t seq_id, ForwardCall&
           return;
         }
         const auto encoded = std::make_shared<std::string>();
-        deps_.run_work(
+        deps_.run_encoding(
             [encoded, kept = std::make_shared<ForwardOutcome>(std::move(outcome).value())] {
               *encoded = forward_result(kept->logprobs, kept->loss);
             },
@@ -424,7 +424,7 @@ void Service::run(const std::string& model_id, std::int64_t seq_id, SaveWeights&
                           return;
                         }
                         store_checkpoint(
-                            info, std::move(state).value(), recipients,
+                            snapshot.tenant, info, std::move(state).value(), recipients,
                             [this, model_id, seq_id, path = info.path](const Status& status) {
                               if (!status.ok()) {
                                 fail_turn(model_id, seq_id, status);
@@ -458,21 +458,23 @@ void Service::on(ExchangeId exchange, LoadWeights& call) {
   run.user_metadata = std::move(call.user_metadata);
   add_model(exchange, {call.session_id, call.model_seq_id, call.digest}, std::move(run),
             [this, path = call.path, with_optimizer = call.with_optimizer](const std::string& id) {
-              read_checkpoint(path, with_optimizer, [this, id, path](Result<JobState> state) {
-                if (!models_.contains(id)) {
-                  return;
-                }
-                if (!state.ok()) {
-                  futures_.complete(
-                      future_id(id, 0),
-                      failed_future(state.status().message(), category_of(state.status())),
-                      deps_.now());
-                  end_model(id);
-                  return;
-                }
-                open_job(id, std::move(state).value(),
-                         {{"path", to_text(path)}, {"model_id", id}, {"type", "load_weights"}});
-              });
+              read_checkpoint(
+                  models_.at(id).tenant, path, with_optimizer,
+                  [this, id, path](Result<JobState> state) {
+                    if (!models_.contains(id)) {
+                      return;
+                    }
+                    if (!state.ok()) {
+                      futures_.complete(
+                          future_id(id, 0),
+                          failed_future(state.status().message(), category_of(state.status())),
+                          deps_.now());
+                      end_model(id);
+                      return;
+                    }
+                    open_job(id, std::move(state).value(),
+                             {{"path", to_text(path)}, {"model_id", id}, {"type", "load_weights"}});
+                  });
             });
 }
 
@@ -494,7 +496,7 @@ void Service::run(const std::string& model_id, std::int64_t seq_id, const LoadWe
     fail_turn(model_id, seq_id, status);
     return;
   }
-  read_checkpoint(call.path, call.with_optimizer,
+  read_checkpoint(model.tenant, call.path, call.with_optimizer,
                   [this, model_id, seq_id, path = call.path](Result<JobState> state) {
                     const auto found = models_.find(model_id);
                     if (found == models_.end()) {

@@ -52,6 +52,9 @@ struct TinkerDeps {
   /// The most that bodies that are not parsed yet take. Tenants share it; beyond it requests get
   /// 429.
   std::size_t max_parsing_bytes = std::size_t{256} << 20U;
+  /// The most that parts of files take that are being sent; a download counts as one part. Tenants
+  /// share it; beyond it requests get 429.
+  std::size_t max_download_bytes = std::size_t{64} << 20U;
   Tenancy tenancy = Tenancy::kOne;
 };
 

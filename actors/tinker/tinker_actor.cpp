@@ -4,11 +4,14 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include <caf/all.hpp>
 
+#include "actors/gateway/tenant_turns.hpp"
 #include "actors/tinker/device_backend.hpp"
+#include "actors/tinker/downloads.hpp"
 #include "actors/tinker/routes.hpp"
 #include "actors/tinker/spawn.hpp"
 
@@ -16,6 +19,7 @@ namespace tidemill::actors {
 namespace {
 
 constexpr auto kTickTime = std::chrono::seconds(1);
+constexpr int kMaxAtIoPort = 2;  // one that runs, and the next one
 
 // A request that is parsed, or waits for that.
 struct TinkerParseWork {
@@ -27,6 +31,12 @@ struct TinkerParseWork {
   std::optional<tinker::Call> call;     // written by the work
 };
 
+// Work for the port that reads and writes checkpoints.
+struct IoWork {
+  std::function<void()> work;
+  std::function<void()> done;
+};
+
 struct TinkerState {
   static inline const char* name = "tinker";
   TinkerState() = default;  // not an aggregate: CAF would build it from `self`
@@ -35,6 +45,9 @@ struct TinkerState {
   std::unique_ptr<tinker::TuningBackend> backend;
   std::unique_ptr<tinker::Service> service;
   std::map<std::uint64_t, std::function<void()>> working;  // what follows work at a port
+  TenantTurns<IoWork> io_waiting;
+  int io_at_port = 0;
+  std::optional<tinker::Downloads> downloads;
   std::map<ExchangeId, std::shared_ptr<TinkerParseWork>> parsing;
   ParseLanes<std::shared_ptr<TinkerParseWork>> to_parse;
   std::uint64_t last_work = 0;
@@ -53,6 +66,20 @@ void run_at(Self self, WorkPort& port, std::function<void()> work, std::function
         return Duration::zero();
       },
       caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message(atom::worked_v, id));
+}
+
+// Starts work that waits for the port of checkpoints, in turns of tenants.
+void start_io(Self self) {
+  auto& state = self->state;
+  while (state.io_at_port < kMaxAtIoPort && !state.io_waiting.empty()) {
+    ++state.io_at_port;
+    IoWork next = state.io_waiting.pop();
+    run_at(self, *state.deps.io_port, std::move(next.work), [self, done = std::move(next.done)] {
+      --self->state.io_at_port;
+      start_io(self);
+      done();
+    });
+  }
 }
 
 // Responds, and counts an error. The status 408 of a future that is not ready is none.
@@ -131,6 +158,7 @@ void on_closed(Self self, ExchangeId exchange) {
   if (const auto found = self->state.parsing.find(exchange); found != self->state.parsing.end()) {
     found->second->abandoned = true;
   }
+  self->state.downloads->forget(exchange);
   self->state.service->forget(exchange);
 }
 
@@ -145,9 +173,13 @@ TinkerActor::behavior_type tinker_actor(Self self, TinkerDeps deps) {
   state.deps = std::move(deps);
   state.parsing_bytes = FairLimit(state.deps.max_parsing_bytes, state.deps.tenancy);
   state.to_parse = ParseLanes<std::shared_ptr<TinkerParseWork>>(state.deps.parse_ports);
-  const auto run_io = [self](std::function<void()> work, std::function<void()> done) {
-    run_at(self, *self->state.deps.io_port, std::move(work), std::move(done));
+  const auto run_io = [self](const std::string& tenant, std::function<void()> work,
+                             std::function<void()> done) {
+    self->state.io_waiting.push(tenant, {std::move(work), std::move(done)});
+    start_io(self);
   };
+  state.downloads.emplace(*state.deps.http, run_io,
+                          FairLimit(state.deps.max_download_bytes, state.deps.tenancy));
   state.backend = std::make_unique<tinker::DeviceBackend<Self>>(
       self, state.deps.device, state.deps.make_job_options, run_io, state.deps.base.name);
   tinker::ServiceDeps service;
@@ -156,6 +188,15 @@ TinkerActor::behavior_type tinker_actor(Self self, TinkerDeps deps) {
   service.snapshot_bytes = state.deps.snapshot_bytes;
   service.store = state.deps.store;
   service.run_work = run_io;
+  service.run_encoding = [self](std::function<void()> work, std::function<void()> done) {
+    constexpr auto kLane = static_cast<std::size_t>(ParseLane::kLarge);
+    run_at(self, *self->state.deps.parse_ports[kLane], std::move(work), std::move(done));
+  };
+  service.send_file = [self](ExchangeId exchange, const std::string& tenant,
+                             std::function<Result<tinker::OpenedFile>()> open,
+                             std::function<void(const Status&)> failed) {
+    return self->state.downloads->start(exchange, tenant, std::move(open), std::move(failed));
+  };
   service.respond = [self](ExchangeId exchange, HttpResponse response) {
     respond(self->state.deps, exchange, std::move(response));
   };
@@ -181,6 +222,7 @@ TinkerActor::behavior_type tinker_actor(Self self, TinkerDeps deps) {
         on_tinker_request(self, request, caller);
       },
       [self](atom::closed, std::uint64_t exchange) { on_closed(self, exchange); },
+      [self](atom::sent, std::uint64_t exchange) { self->state.downloads->on_sent(exchange); },
       [self](atom::worked, std::uint64_t work) { on_worked(self, work); },
       [self](atom::wake) { tick(self); },
       [self](atom::drain) { self->state.service->end_polls(); },

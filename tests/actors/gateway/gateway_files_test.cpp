@@ -2,7 +2,7 @@
 // Tests /v1/files of the gateway on a real file store, and which paths there are.
 #include <gmock/gmock.h>
 
-#include "actors/gateway/file_routes.hpp"
+#include "actors/gateway/file_part.hpp"
 #include "actors/gateway/routes.hpp"
 #include "base/random.hpp"
 #include "tests/actors/gateway/gateway_fixture.hpp"

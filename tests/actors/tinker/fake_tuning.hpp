@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <string>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "actors/tinker/service.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace tidemill::test {
 
@@ -179,10 +181,14 @@ public:
       const tinker::CheckpointPath& /*path*/) override {
     return std::vector<tinker::CheckpointFile>{{"adapter_config.json", 2}};
   }
-  Result<std::string> read_file(const tinker::CheckpointPath& /*path*/,
-                                const std::string& name) override {
-    return name == "adapter_config.json" ? Result<std::string>("{}")
-                                         : Result<std::string>(Status(Errc::kNotFound, "no file"));
+  // The content of a file is its name.
+  Result<std::shared_ptr<const ReadableFile>> open_file(const tinker::CheckpointPath& /*path*/,
+                                                        const std::string& name) override {
+    if (name != "adapter_config.json") {
+      return Status(Errc::kNotFound, "no file");
+    }
+    std::ofstream(folder_.path() / name) << name;
+    return std::make_shared<const ReadableFile>(ReadableFile::open(folder_.path() / name).value());
   }
 
   std::map<tinker::CheckpointPath, std::pair<tinker::CheckpointInfo, tinker::JobState>> entries;
@@ -191,6 +197,9 @@ public:
   Status next_get_failure;     // of the next `get`
   Status next_remove_failure;  // of the next `remove`
   std::map<std::string, tinker::RunInfo> all_runs;
+
+private:
+  TemporaryDirectory folder_{memory_directory_path()};
 };
 
 }  // namespace tidemill::test

@@ -31,9 +31,29 @@ protected:
     tinker::ServiceDeps deps;
     deps.backend = &backend_;
     deps.store = {&store_, [](tinker::CheckpointStore* /*store*/) {}};
-    deps.run_work = [this](const std::function<void()>& work, std::function<void()> done) {
+    deps.run_work = [this](const std::string& /*tenant*/, const std::function<void()>& work,
+                           std::function<void()> done) {
       work();
       backend_.later(std::move(done));
+    };
+    deps.run_encoding = [this](const std::function<void()>& work, std::function<void()> done) {
+      work();
+      backend_.later(std::move(done));
+    };
+    deps.send_file = [this](
+                         ExchangeId exchange, const std::string& /*tenant*/,
+                         const std::function<Result<std::shared_ptr<const ReadableFile>>()>& open,
+                         const std::function<void(const Status&)>& failed) {
+      if (max_downloads_ == 0) {
+        return false;
+      }
+      --max_downloads_;
+      if (const auto file = open(); !file.ok()) {
+        backend_.later([failed, status = file.status()] { failed(status); });
+      } else {
+        sent_[exchange] = {200, {}, std::string(file.value()->path().filename())};
+      }
+      return true;
     };
     deps.respond = [this](ExchangeId exchange, HttpResponse response) {
       EXPECT_FALSE(sent_.contains(exchange)) << "two responses to one exchange";
@@ -180,6 +200,7 @@ protected:
   std::vector<std::string> warnings_;
   TimePoint now_{};
   ExchangeId exchange_ = 0;
+  int max_downloads_ = 10;
   std::uint64_t random_ = 0;
 };
 

@@ -422,9 +422,11 @@ TEST_F(TinkerServiceTest, FilesAreDownloadedWithATokenOnly) {
   const std::string token = url.substr(url.find("token=") + 6);
   const ExchangeId file = send(tinker::GetFile{path, "adapter_config.json", token});
   backend_.run();
-  EXPECT_EQ(sent_[file].body, "{}");
+  EXPECT_EQ(sent_[file].body, "adapter_config.json");
   ask(tinker::GetFile{path, "adapter_config.json", "0" + token}, 403);
   ask(tinker::GetFile{path, "other", token}, 404);
+  max_downloads_ = 0;
+  ask(tinker::GetFile{path, "adapter_config.json", token}, 429);
   pass(std::chrono::seconds(3600));
   ask(tinker::GetFile{path, "adapter_config.json", token}, 403);
 }
