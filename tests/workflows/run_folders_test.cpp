@@ -66,7 +66,9 @@ protected:
   }
   // The names in a folder of the job directory.
   std::vector<std::string> names(const fs::path& folder) {
-    return list_directory(root() / folder).value();
+    const auto listed = list_directory(root() / folder);
+    EXPECT_TRUE(listed.ok()) << listed.status().to_string();
+    return listed.ok() ? listed.value() : std::vector<std::string>();
   }
 
   test::TemporaryDirectory folder_{test::memory_directory_path()};
