@@ -553,7 +553,10 @@ Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
   const actors::HttpAddress address{options.serve.host,
                                     static_cast<std::uint16_t>(options.serve.port)};
   actors::HttpLimits limits;
-  limits.max_connections = std::min(limits.max_connections, connections_within_limits());
+  const std::size_t connections = connections_within_limits();
+  limits.max_refused_connections = std::min(limits.max_refused_connections, connections / 8);
+  limits.max_connections =
+      std::min(limits.max_connections, connections - limits.max_refused_connections);
   limits.tenancy = actors::tenancy_of(access);
   auto opened_server = actors::open_http_server(address, limits);
   if (!opened_server.ok()) {

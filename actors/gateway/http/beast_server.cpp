@@ -33,6 +33,7 @@
 #include <utility>
 #include <vector>
 
+#include "actors/gateway/http/head_check.hpp"
 #include "actors/gateway/http/http_server.hpp"
 #include "actors/gateway/http/response_text.hpp"
 
@@ -54,7 +55,6 @@ constexpr std::size_t kMinReservingBytes = std::size_t{1} << 20U;
 // What a connection has to send counts for the limit of all connections from here on.
 constexpr std::size_t kUncountedBytes = std::size_t{64} << 10U;
 constexpr std::size_t kMaxDiscarded = std::size_t{4} << 20U;
-constexpr auto kLingerTime = std::chrono::seconds(2);
 
 /// A body that takes memory as it arrives and not as its declared length says.
 struct GrowingBody {
@@ -334,42 +334,17 @@ private:
     return true;
   }
 
-  // Checks what the parser leaves to its caller. Returns false after a refusal.
+  // Checks the head. Returns false after a refusal.
   [[nodiscard]] bool accept_head() {
     const auto& request = parser_->get();
     version_ = request.version();
     is_head_request_ = request.method() == http::verb::head;
-    const auto count = [&](http::field name) { return request.count(name); };
-    if (static_cast<std::size_t>(std::distance(request.begin(), request.end())) >
-        shared_.limits.max_headers) {
-      return refuse(431, "too many headers");
-    }
-    const std::size_t hosts = count(http::field::host);
-    if (hosts > 1 || (version_ >= 11 && hosts == 0)) {
-      return refuse(400, "a request needs one Host header");
-    }
-    if (count(http::field::content_length) + count(http::field::transfer_encoding) > 1) {
-      return refuse(400, "Content-Length and Transfer-Encoding exclude each other");
-    }
-    // The parser accepts lists of equal lengths.
-    const auto length = request.find(http::field::content_length);
-    if (length != request.end() && !std::all_of(length->value().begin(), length->value().end(),
-                                                [](char c) { return c >= '0' && c <= '9'; })) {
-      return refuse(400, "Content-Length must be a decimal number");
-    }
-    if (count(http::field::transfer_encoding) == 1 &&
-        (version_ < 11 ||
-         lower_case(view(request.at(http::field::transfer_encoding))) != "chunked")) {
-      return refuse(400, "the only transfer encoding is chunked, in HTTP/1.1");
-    }
-    bool continues = false;
-    if (const auto expect = request.find(http::field::expect); expect != request.end()) {
-      if (lower_case(view(expect->value())) != "100-continue") {
-        return refuse(417, "the only expectation is 100-continue");
-      }
-      continues = !parser_->is_done() && version_ >= 11;
-    }
     take_head();
+    if (const auto problem = find_head_problem(passed_, version_, shared_.limits.max_headers)) {
+      return refuse(problem->status, problem->why);
+    }
+    const bool continues =
+        passed_.header("expect").has_value() && !parser_->is_done() && version_ >= 11;
     if (shared_.callbacks.check_head) {
       if (auto refusal = shared_.callbacks.check_head(passed_)) {
         state_ = State::kExchange;
@@ -564,7 +539,7 @@ private:
     state_ = State::kLinger;
     error_code ignored;
     socket_.shutdown(tcp::socket::shutdown_send, ignored);
-    wait(kLingerTime);
+    wait(shared_.limits.linger_time);
     read();
   }
 
@@ -771,10 +746,13 @@ private:
         });
         return;
       }
-      const bool is_full = shared_.connections.size() >= shared_.limits.max_connections;
-      const auto connection = std::make_shared<Connection>(std::move(socket), shared_);
-      shared_.connections.insert(connection);
-      is_full ? connection->refuse_all() : connection->start();
+      const HttpLimits& limits = shared_.limits;
+      const std::size_t num_open = shared_.connections.size();
+      if (num_open < limits.max_connections + limits.max_refused_connections) {
+        const auto connection = std::make_shared<Connection>(std::move(socket), shared_);
+        shared_.connections.insert(connection);
+        num_open < limits.max_connections ? connection->start() : connection->refuse_all();
+      }  // otherwise the destructor of `socket` closes the connection
       accept();
     });
   }

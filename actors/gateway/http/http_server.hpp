@@ -107,6 +107,9 @@ struct HttpLimits {
   /// status 503; in the middle of a stream, the connection is closed.
   std::size_t max_total_unsent_bytes = std::size_t{256} << 20U;
   std::size_t max_connections = 4096;
+  /// How many connections beyond `max_connections` stay open at a time, for their response with
+  /// status 503. Further ones are closed at once, without a response.
+  std::size_t max_refused_connections = 64;
   Duration header_time = std::chrono::seconds(10);  // from the first byte of a request
   /// From the end of the headers. Each `min_body_rate` bytes of the body add a second, but no more
   /// than `body_time` is ever left.
@@ -114,6 +117,8 @@ struct HttpLimits {
   std::size_t min_body_rate = std::size_t{64} << 10U;  // bytes per second
   Duration idle_time = std::chrono::seconds(75);       // without a request
   Duration write_time = std::chrono::seconds(30);      // without progress
+  /// For the client to read the last response of a connection.
+  Duration linger_time = std::chrono::seconds(2);
 };
 
 /// Where a server listens.

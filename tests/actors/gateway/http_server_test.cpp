@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -605,6 +606,36 @@ TEST_F(HttpServerTest, LimitsConnections) {
   EXPECT_THAT(three.read_all(), StartsWith("HTTP/1.1 503 "));
   server().respond(first, {200, {}, "still served"});
   EXPECT_EQ(one.read_until("still served").empty(), false);
+}
+
+TEST_F(HttpServerTest, LimitsRefusedConnections) {
+  HttpLimits limits;
+  limits.max_connections = 1;
+  limits.max_refused_connections = 2;
+  limits.linger_time = 1h;
+  start(limits);
+  RawClient one = client();
+  one.send(kGet);
+  const ExchangeId first = next_request().exchange;
+  std::optional<RawClient> two(client());
+  RawClient three = client();
+  EXPECT_THAT(two->read_until("\r\n\r\n"), StartsWith("HTTP/1.1 503 "));
+  EXPECT_THAT(three.read_until("\r\n\r\n"), StartsWith("HTTP/1.1 503 "));
+  for (int i = 0; i < 10; ++i) {
+    RawClient more = client();
+    EXPECT_EQ(more.read_all(), "");
+    EXPECT_TRUE(more.closed());
+  }
+  two.reset();
+  // The server may accept the next connection before it notices the end of this one.
+  std::string text;
+  for (const auto deadline = std::chrono::steady_clock::now() + 20s;
+       text.empty() && std::chrono::steady_clock::now() < deadline;) {
+    text = client().read_until("\r\n\r\n");
+  }
+  EXPECT_THAT(text, StartsWith("HTTP/1.1 503 "));
+  server().respond(first, {200, {}, "still served"});
+  EXPECT_THAT(one.read_until("still served"), HasSubstr("still served"));
 }
 
 TEST_F(HttpServerTest, AnswersExpectations) {
