@@ -24,6 +24,7 @@
 #include "workflows/model_run.hpp"
 #include "workflows/process_limits.hpp"
 #include "workflows/process_memory.hpp"
+#include "workflows/serve/actor_end.hpp"
 #include "workflows/serve/job_config.hpp"
 #include "workflows/serve/job_memory.hpp"
 #include "workflows/serve/job_runs.hpp"
@@ -474,19 +475,14 @@ actors::TunerActor start_tuner(const ServeOptions& options, const ServeEnvironme
 // and ends the gateway. Errors: the reason why the gateway or the device has ended.
 Status wait_for_end(const actors::GatewayActor& gateway, actors::HttpServer& http,
                     const ServeOptions& options, const ServeEnvironment& run) {
-  caf::scoped_actor self{run.system};
-  self->monitor(gateway);
+  const ActorEnd end(gateway);
   bool ended = false;
-  Status status;
   while (!ended && !run.stop_requested()) {
-    self->receive(
-        [&](const caf::down_msg& down) {
-          ended = true;
-          status = actors::from_caf_error(down.reason);
-        },
-        caf::after(kPollTime) >> [] {});
+    ended = end.wait_for(kPollTime);
   }
+  Status status = ended ? end.reason() : Status();
   if (!ended) {
+    caf::scoped_actor self{run.system};
     self->send(gateway, atom::drain_v);
     if (!http.flush(std::chrono::seconds(options.serve.drain_seconds))) {
       run.warn("responses that were not complete after serve.drain_seconds were given up");
@@ -511,12 +507,11 @@ void end_actor(caf::actor_system& system, const Handle& actor) {
 // Has all jobs commit and stop. Their jobs continue when the server starts again.
 void stop_tuner(const ServeOptions& options, const ServeEnvironment& run,
                 const actors::TunerActor& tuner) {
-  caf::scoped_actor self{run.system};
-  self->monitor(tuner);
-  self->send(tuner, atom::stop_v);
-  self->receive([](const caf::down_msg&) {},
-                caf::after(std::chrono::seconds(options.serve.drain_seconds) + kCancelTime) >>
-                    [&run] { run.warn("fine-tuning jobs did not end; they are given up"); });
+  const ActorEnd end(tuner);
+  caf::anon_send(tuner, atom::stop_v);
+  if (!end.wait_for(std::chrono::seconds(options.serve.drain_seconds) + kCancelTime)) {
+    run.warn("fine-tuning jobs did not end; they are given up");
+  }
 }
 
 // Returns the URL of a server that listens at `host`. If that is all addresses, names loopback.
