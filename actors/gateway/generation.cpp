@@ -36,9 +36,10 @@ void send_events(GatewaySelf self, ExchangeId id, Exchange& exchange, std::strin
   }
 }
 
-ApiError generation_error(const Status& status, const GenerationCall& call) {
+ApiError generation_error(const Status& status, const GenerationCall& call,
+                          const ServedModel& served) {
   if (status.code() == Errc::kNotFound) {
-    return openai::model_not_found(call.model);
+    return openai::model_not_found(call.model, served);
   }
   // The engine names the sample, which is not known to clients.
   const std::string& message = status.message();
@@ -94,7 +95,7 @@ void request_choice(GatewaySelf self, RolloutRequest request) {
         if (choice != self->state.choices.end()) {
           const ExchangeId id = choice->second.exchange;
           const GenerationCall call = self->state.exchanges.at(id).response->call();
-          fail(self, id, generation_error(from_caf_error(error), call));
+          fail(self, id, generation_error(from_caf_error(error), call, *self->state.deps.model));
         }
       });
 }
@@ -143,7 +144,7 @@ void generate(GatewaySelf self, ExchangeId id, GenerationCall call) {
     return;
   }
   if (is_private_adapter(call.model)) {
-    fail(self, id, openai::model_not_found(call.model));
+    fail(self, id, openai::model_not_found(call.model, *state.deps.model));
     return;
   }
   const ServedModel& model = *state.deps.model;

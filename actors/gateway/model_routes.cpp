@@ -68,7 +68,7 @@ void refuse_deletion(GatewaySelf self, ExchangeId id, const std::string& name) {
                                  " is not the result of a fine-tuning job; if it is an adapter "
                                  "that was loaded, unload it with /v1/unload_lora_adapter",
                              "model"}
-                  : openai::model_not_found(name));
+                  : openai::model_not_found(name, *state.deps.model));
   });
 }
 
@@ -147,8 +147,9 @@ void get_model(GatewaySelf self, HttpRequest& request, const PathArguments& argu
   ask_adapters(self, request.exchange, {},
                [name = arguments[0]](const GatewayState& state, const AdapterList& list) {
                  const auto entry = openai::model_entry(*state.deps.model, list, name);
-                 return entry.has_value() ? openai::json_response(*entry)
-                                          : openai::to_response(openai::model_not_found(name));
+                 return entry.has_value()
+                            ? openai::json_response(*entry)
+                            : openai::to_response(openai::model_not_found(name, *state.deps.model));
                });
 }
 

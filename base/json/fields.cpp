@@ -40,9 +40,11 @@ bool is_in_range(const Json& value, IntegerRange range) {
 JsonFields::JsonFields(const Json& object, std::string location, std::string prefix)
     : object_(object), location_(std::move(location)), prefix_(std::move(prefix)) {
   if (object_.if_object() == nullptr) {
-    std::string field = prefix_.empty() ? "" : ": " + prefix_.substr(0, prefix_.size() - 1);
-    status_ = invalid_argument((location_.empty() ? "the document" : location_) + field +
-                               ": must be a JSON object");
+    refused_ = prefix_.empty() ? "" : prefix_.substr(0, prefix_.size() - 1);
+    std::string place =
+        location_.empty() || refused_.empty() ? location_ + refused_ : location_ + ": " + refused_;
+    place = place.empty() ? "the document" : place;
+    status_ = invalid_argument(place + ": must be a JSON object");
   }
 }
 

@@ -4,10 +4,13 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "actors/gateway/openai/query.hpp"
 #include "base/json/fields.hpp"
+#include "base/schema/suggest.hpp"
 #include "base/text/clip.hpp"
 #include "base/text/quote.hpp"
 #include "base/text/utf8.hpp"
@@ -214,16 +217,31 @@ private:
                      "in tidemill");
     }
     if (spec_.method == JobMethod::kSupervised) {
-      members.refuse_others({"batch_size", "n_epochs", "learning_rate_multiplier"});
+      refuse_unknown(members, values, {"batch_size", "n_epochs", "learning_rate_multiplier"});
     } else {
       read.eval_interval = count("eval_interval");
       read.eval_samples = count("eval_samples");
       refuse_unless(members, "compute_multiplier", "auto");
       refuse_unless(members, "reasoning_effort", "default");
-      members.refuse_others({"batch_size", "n_epochs", "learning_rate_multiplier", "eval_interval",
-                             "eval_samples", "compute_multiplier", "reasoning_effort"});
+      refuse_unknown(members, values,
+                     {"batch_size", "n_epochs", "learning_rate_multiplier", "eval_interval",
+                      "eval_samples", "compute_multiplier", "reasoning_effort"});
     }
     take(members);
+  }
+
+  // Refuses the first member of `values` that is not in `names`, and says which name was meant.
+  static void refuse_unknown(JsonFields& members, const Json& values,
+                             const std::vector<std::string>& names) {
+    const Json::Object* given = values.if_object();
+    for (std::size_t i = 0; given != nullptr && i < given->size(); ++i) {
+      const std::string& name = (*given)[i].name;
+      if (std::find(names.begin(), names.end(), name) == names.end()) {
+        const std::string meant = schema::closest_name(name, names);
+        members.refuse(name,
+                       "unknown field" + (meant.empty() ? "" : "; did you mean " + meant + '?'));
+      }
+    }
   }
 
   // Refuses a field with another value than that of its default.
@@ -323,6 +341,8 @@ private:
       if (key.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_.") != std::string::npos ||
           key.empty()) {
         members.refuse(key, "must be a dotted key of a run file, such as train.steps");
+      } else if (key == "reward") {
+        members.refuse(key, "is not a key that a job may set; use method.reinforcement.grader");
       } else if (value.if_object() != nullptr && key != "data.chat_template_kwargs") {
         members.refuse(key, "must not be an object; use dotted keys");
       }

@@ -63,6 +63,10 @@ constexpr std::array kCommonFields = std::to_array<FieldInfo>({
     {"guided_regex", FieldUse::kRefused, kUseFormat},
     {"guided_choice", FieldUse::kRefused, kUseFormat},
     {"guided_grammar", FieldUse::kRefused, kUseFormat},
+    {"min_tokens", FieldUse::kRefused,
+     "a response may end at any token; ignore_eos ignores the end tokens"},
+    {"prompt_logprobs", FieldUse::kRefused, "use echo and logprobs of /v1/completions"},
+    {"lora_request", FieldUse::kRefused, "the field model names the adapter"},
     {"cache_salt"},
     {"user", FieldUse::kNoEffect, kIdentity},
 });

@@ -61,8 +61,10 @@ Json deleted_model(const std::string& name) {
   return Json::Object{{"id", name}, {"object", "model"}, {"deleted", true}};
 }
 
-ApiError model_not_found(const std::string& name) {
-  return {404, "the model " + quote(name) + " does not exist", "model", "model_not_found"};
+ApiError model_not_found(const std::string& name, const ServedModel& served) {
+  return {404,
+          "the model " + quote(name) + " does not exist; the server serves " + quote(served.id),
+          "model", "model_not_found"};
 }
 
 ApiResult<Json> tokenize(std::string_view body, const ServedModel& model, const std::string& now) {

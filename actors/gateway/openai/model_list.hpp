@@ -24,8 +24,9 @@ namespace tidemill::actors::openai {
 /// Returns what a request gets that has deleted a model.
 [[nodiscard]] Json deleted_model(const std::string& name);
 
-/// Returns the error for a request that names an unknown model.
-[[nodiscard]] ApiError model_not_found(const std::string& name);
+/// Returns the error for a request that names an unknown model. The message names the model
+/// `served`.
+[[nodiscard]] ApiError model_not_found(const std::string& name, const ServedModel& served);
 
 /// Responds to /tokenize: {"prompt": TEXT} or {"messages": [...]} gives the token ids.
 /// Source: the request and response classes of vLLM's `vllm/entrypoints/openai/protocol.py`.

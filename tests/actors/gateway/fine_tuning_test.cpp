@@ -20,6 +20,7 @@ using storage::JobRecord;
 using storage::JobSpec;
 using json = nlohmann::json;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 // Returns a request with these members in addition.
 std::string job(const std::string& members) {
@@ -166,7 +167,16 @@ TEST(FineTuningTest, RefusesOtherRequests) {
       {grader(R"({"type": "tidemill", "reward": [{"kind": "number"},
                   {"kind": "command", "command": ["id"]}]})"),
        "method.reinforcement.grader.reward", "not allowed in requests"},
-      {job(R"("tidemill": [])"), "", "tidemill: must be a JSON object"},
+      {job(R"("tidemill": [])"), "tidemill", "must be a JSON object"},
+      {grader(R"("number")"), "method.reinforcement.grader", "must be a JSON object"},
+      {supervised(R"({"batchsize": 4})"), "method.supervised.hyperparameters.batchsize",
+       "unknown field; did you mean batch_size?"},
+      {hyper(R"({"eval_sample": 4})"), "method.reinforcement.hyperparameters.eval_sample",
+       "unknown field; did you mean eval_samples?"},
+      {job(R"("hyperparameters": {"lr_multiplier": 4})"), "hyperparameters.lr_multiplier",
+       "unknown field"},
+      {job(R"("tidemill": {"reward": {"kind": "number"}})"), "tidemill.reward",
+       "is not a key that a job may set; use method.reinforcement.grader"},
       {job(R"("tidemill": {"train": {"steps": 1}})"), "tidemill.train", "use dotted keys"},
       {job(R"("tidemill": {"a b": 1})"), "tidemill.a b", "must be a dotted key"},
       {std::string(600'000, ' '), "", "the body is longer than 524288 bytes"},
@@ -178,8 +188,11 @@ TEST(FineTuningTest, RefusesOtherRequests) {
     EXPECT_EQ(error->status, 400U);
     EXPECT_EQ(error->param, row.param) << error->message;
     EXPECT_THAT(error->message, HasSubstr(row.message));
+    if (*row.param != '\0') {
+      EXPECT_THAT(error->message, StartsWith(std::string(row.param).substr(0, 64)));
+    }
   }
-  EXPECT_EQ(rows.size(), 41U);
+  EXPECT_EQ(rows.size(), 46U);
 }
 
 TEST(FineTuningTest, WritesJobs) {

@@ -111,6 +111,8 @@ TEST_F(GatewayTest, ReportsUnknownModels) {
   EXPECT_EQ(sent(id).response.status, 404U);
   EXPECT_EQ(body(id)["error"]["code"], "model_not_found");
   EXPECT_EQ(body(id)["error"]["param"], "model");
+  EXPECT_EQ(body(id)["error"]["message"],
+            "the model \"other\" does not exist; the server serves \"base\"");
 }
 
 TEST_F(GatewayTest, RefusesRequestsBeyondItsLimit) {

@@ -150,7 +150,7 @@ TEST_F(GatewayTuningTest, PassesErrorsOn) {
            Row{{Errc::kInvalidArgument, "tidemill.train.steps: must be positive"},
                400U,
                "tidemill.train.steps"},
-           Row{{Errc::kInvalidArgument, "ftjob-1: a job that is failed cannot become paused"},
+           Row{{Errc::kInvalidArgument, "ftjob-1: a job that has failed cannot be paused"},
                400U,
                ""},
            Row{{Errc::kResourceExhausted, "the disk is full"}, 507U, ""},

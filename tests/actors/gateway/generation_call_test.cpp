@@ -501,6 +501,16 @@ TEST_F(GenerationCallTest, NamesResponseFormatToThoseWhoUseFieldsOfOtherServers)
   }
 }
 
+TEST_F(GenerationCallTest, SaysWhyItHasNoFieldsOfOtherServers) {
+  EXPECT_EQ(refused_chat(R"(, "min_tokens": 4)").message,
+            "min_tokens: not supported: a response may end at any token; ignore_eos ignores the "
+            "end tokens");
+  EXPECT_EQ(refused_chat(R"(, "prompt_logprobs": 1)").message,
+            "prompt_logprobs: not supported: use echo and logprobs of /v1/completions");
+  EXPECT_EQ(refused_chat(R"(, "lora_request": {})").message,
+            "lora_request: not supported: the field model names the adapter");
+}
+
 TEST_F(GenerationCallTest, HasOneRuleForEachField) {
   for (const GenerationForm form : {GenerationForm::kCompletion, GenerationForm::kChat}) {
     std::vector<std::string_view> names;
