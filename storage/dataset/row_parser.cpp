@@ -22,7 +22,11 @@ constexpr std::int64_t kNoTarget = -100;
 Result<Json> parse_object(std::string_view text) {
   Result<Json> row = parse_json(text);
   if (!row.ok()) {
-    return invalid_argument(row.status().message());
+    // Files of other formats, and JSON objects that are spread over several lines.
+    const std::size_t begin = std::min(text.find_first_not_of(" \t"), text.size());
+    const bool is_row = text.substr(begin).starts_with("{") && text.substr(begin) != "{";
+    return invalid_argument(row.status().message() +
+                            (is_row ? "" : "; expected JSON Lines, one object per line"));
   }
   if (row.value().if_object() == nullptr) {
     return invalid_argument("not a JSON object");

@@ -111,11 +111,13 @@ TEST_F(DatasetTest, SkipsAndCountsBrokenRowsWhenAsked) {
   EXPECT_EQ(data->num_rows(), 13U);
   EXPECT_EQ(data->num_skipped(), 12U);
   ASSERT_EQ(data->first_skipped().size(), 10U);
-  EXPECT_EQ(data->first_skipped()[0], path + ":2: not JSON at byte 1");
+  EXPECT_EQ(data->first_skipped()[0],
+            path + ":2: not JSON at byte 1; expected JSON Lines, one object per line");
   EXPECT_EQ(data->row_at(1).value().location.line, 3U);
   const std::string hopeless = write("b.jsonl", "broken\n");
-  EXPECT_EQ(failure({hopeless}), hopeless + ": no usable row; the first skipped: " + hopeless +
-                                     ":1: not JSON at byte 1");
+  EXPECT_EQ(failure({hopeless}),
+            hopeless + ": no usable row; the first skipped: " + hopeless +
+                ":1: not JSON at byte 1; expected JSON Lines, one object per line");
 }
 
 TEST_F(DatasetTest, LimitsLinesAndRows) {
@@ -356,8 +358,9 @@ TEST_F(DatasetTest, CountsTheSkippedRowsOfAllSources) {
   EXPECT_EQ(data->num_rows(), 2U);
   EXPECT_EQ(data->num_skipped(), 3U);
   EXPECT_THAT(data->first_skipped(),
-              ElementsAre(a + ":2: not JSON at byte 1", a + ":3: not JSON at byte 1",
-                          b + ":1: not JSON at byte 1"));
+              ElementsAre(a + ":2: not JSON at byte 1; expected JSON Lines, one object per line",
+                          a + ":3: not JSON at byte 1; expected JSON Lines, one object per line",
+                          b + ":1: not JSON at byte 1; expected JSON Lines, one object per line"));
 }
 
 TEST_F(DatasetTest, ReadsSupervisedRows) {

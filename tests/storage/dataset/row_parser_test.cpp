@@ -135,7 +135,7 @@ TEST(ParsePromptRow, RefusesWhatItCannotUse) {
   }
   many += "]}";
   const std::vector<BadRow> cases = {
-      {"{", "not JSON at byte 2"},
+      {"{", "not JSON at byte 2; expected JSON Lines, one object per line"},
       {R"({"prompt": "p"} x)", "not JSON at byte 17"},
       {R"({"prompt": "p",})", "not JSON at byte 16"},
       {R"({'prompt': 'p'})", "not JSON at byte 2"},
