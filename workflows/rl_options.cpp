@@ -30,6 +30,13 @@ std::string rewards_problem(const std::vector<RewardOptions>& rewards) {
   return rewards.empty() ? "needs at least one reward" : "";
 }
 
+// Names of settings of other programs that no single key has.
+void add_absent(Schema<RlOptions>& s) {
+  s.absent({"epsilon", "clip_epsilon", "eps_clip"},
+           "did you mean algorithm.clip_low and algorithm.clip_high?");
+  s.absent({"reward_weights"}, "each entry of reward has its own weight");
+}
+
 // Adds the rules that involve several sections.
 void add_rules(Schema<RlOptions>& s) {
   s.check("reward", [](const RlOptions& o) { return rewards_problem(o.reward); });
@@ -56,8 +63,8 @@ void add_rules(Schema<RlOptions>& s) {
   s.check("eval.every_steps", [](const RlOptions& o) {
     return o.eval.common.every_steps > 0 && o.data.eval.empty() ? "needs data.eval" : "";
   });
-  s.warn("rollout.temperature", [](const RlOptions& o) {
-    return o.rollout.temperature == 0 ? "is 0, so that all samples of a group are equal" : "";
+  s.check("rollout.temperature", [](const RlOptions& o) {
+    return o.rollout.temperature == 0 ? "must be above 0, or all samples of a group are equal" : "";
   });
   const auto warn_of_filter = [&s](const char* key, bool (*used)(const RolloutOptions&)) {
     s.warn(std::string("rollout.") + key, [used](const RlOptions& o) {
@@ -127,7 +134,9 @@ void describe(Schema<RolloutOptions>& s) {
       .unit("tokens")
       .also_called({"max_completion_length", "max_response_length", "response_length", "max_tokens",
                     "generate_max_len"});
-  s.field("temperature", &RolloutOptions::temperature, "Divides the logits; 0: greedy.")
+  // `or_zero` lets the rule of the whole run say why 0 is refused.
+  s.field("temperature", &RolloutOptions::temperature,
+          "Divides the logits. 0 is refused, because all samples of a group would be equal.")
       .range(kLowestTemperature, 100)
       .or_zero();
   s.field("top_k", &RolloutOptions::top_k,
@@ -195,7 +204,8 @@ void describe(Schema<RlTrainOptions>& s) {
           "Prompts in a batch, each with rollout.group_size samples.")
       .range(1, 65536)
       .also_called({"train_batch_size", "generation_batch_size", "per_device_train_batch_size",
-                    "batch_size", "rollout_batch_size", "gen_batch_size"});
+                    "batch_size", "rollout_batch_size", "gen_batch_size",
+                    "gradient_accumulation_steps"});
   s.field("minibatches", &RlTrainOptions::minibatches,
           "Minibatches that a batch is split into, each for one optimizer step; must divide "
           "train.prompts_per_step.")
@@ -287,6 +297,7 @@ void describe(Schema<RlOptions>& s) {
   s.field("executor", &RlOptions::executor,
           "How rollout and training take turns on the compute threads.");
   s.include(&RlOptions::run);
+  add_absent(s);
   add_rules(s);
 }
 

@@ -22,6 +22,8 @@ void add_absent(Schema<RunOptions>& s) {
   s.absent({"logging_steps", "log_freq", "report_to", "logger"},
            "every step is recorded, for TensorBoard too");
   s.absent({"dropout", "lora_dropout"}, "there is no dropout");
+  s.absent({"optim", "optimizer", "optimizer_type"}, "the optimizer is AdamW");
+  s.absent({"neftune_noise_alpha"}, "embeddings get no noise");
   s.absent({"save_total_limit", "resume_from_checkpoint"},
            "a run keeps its last two commits, and `tidemill resume` continues it");
   s.absent({"actor_rollout_ref", "critic", "trainer", "training_args", "grpo_config"},

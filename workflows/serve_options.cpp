@@ -94,6 +94,12 @@ void describe(Schema<ServerOptions>& s) {
 }
 
 void describe(Schema<ServeOptions>& s) {
+  s.absent({"max_model_len", "context_length"},
+           "the model's context is the limit, or what serve.kv_bytes holds");
+  s.absent({"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"},
+           "a server is one process on one machine");
+  s.absent({"enable_lora", "max_loras", "max_lora_rank", "max_cpu_loras"},
+           "adapters can always be loaded; serve.adapter_bytes bounds their memory");
   s.field("model", &ServeOptions::model, "The model to serve.");
   s.field("serve", &ServeOptions::serve, "Address, API keys, limits and memory of the server.");
   s.field("seed", &ServeOptions::seed, "Seed of requests that set none.").at_least(0);

@@ -7,7 +7,8 @@ void describe(Schema<SftTrainOptions>& s) {
   s.field("sequences_per_step", &SftTrainOptions::sequences_per_step,
           "Sequences in a batch, including those without a target.")
       .range(1, 65536)
-      .also_called({"train_batch_size", "per_device_train_batch_size", "batch_size"});
+      .also_called({"train_batch_size", "per_device_train_batch_size", "batch_size",
+                    "gradient_accumulation_steps"});
   s.include(&SftTrainOptions::common);
 }
 

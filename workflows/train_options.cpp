@@ -119,9 +119,9 @@ void describe(Schema<TrainOptions>& s) {
           "changes no bit of the result.")
       .range(1, 1e9)
       .unit("tokens")
-      .also_called({"gradient_accumulation_steps", "ppo_micro_batch_size",
-                    "ppo_micro_batch_size_per_gpu", "micro_batch_size_per_gpu",
-                    "ppo_max_token_len_per_gpu", "max_token_len_per_gpu"});
+      .also_called({"ppo_micro_batch_size", "ppo_micro_batch_size_per_gpu",
+                    "micro_batch_size_per_gpu", "ppo_max_token_len_per_gpu",
+                    "max_token_len_per_gpu"});
   s.field(
        "recompute", &TrainOptions::recompute,
        "What the backward pass computes again instead of keeping it in memory. Changes no bit of "
@@ -150,6 +150,7 @@ void describe(Schema<TrainOptions>& s) {
       .also_called({"adam_beta1", "adam_beta2"});
   s.field("epsilon", &TrainOptions::epsilon, "Added to the square root of AdamW's second moment.")
       .above(0)
+      .at_most(0.01)
       .also_called({"adam_epsilon"});
   s.field("adapter", &TrainOptions::adapter, "Adapter to train instead of all parameters.")
       .also_called({"peft_config", "use_peft", "lora"});

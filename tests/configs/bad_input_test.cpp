@@ -16,7 +16,7 @@
 namespace tidemill::configs {
 namespace {
 
-constexpr std::size_t kNumCases = 187;
+constexpr std::size_t kNumCases = 192;
 
 std::string read(const std::filesystem::path& path) {
   std::ifstream stream(path, std::ios::binary);

@@ -243,9 +243,6 @@ TEST_F(LoadTest, WarnsOfKeysThatDoNotGoTogether) {
               ElementsAre("run.yaml:4: staleness.schedule: has no effect with staleness.max: 0, "
                           "where every batch already has a fixed version"));
   EXPECT_THAT(warnings("staleness: {schedule: fixed, max: 1}\n"), IsEmpty());
-  EXPECT_THAT(warnings("rollout: {temperature: 0}\n"),
-              ElementsAre("run.yaml:4: rollout.temperature: is 0, so that all samples of a group "
-                          "are equal"));
   EXPECT_THAT(warnings("executor: {priority: train, train_weight: 2}\n"),
               ElementsAre("run.yaml:4: executor.priority: overrides train_weight, which then has "
                           "no effect"));

@@ -126,10 +126,10 @@ TEST_F(SchemaCommandTest, RefusesEveryBadFileExceptThoseListedHere) {
       "sft_eval_without_data", "keep_best_without_eval", "patience_without_eval",
       "reward_list_is_empty", "reward_name_with_blank", "rewards_of_one_name", "some_data_weighted",
       "chat_variable_of_python", "chat_variable_of_python_in_a_list", "chat_variable_of_the_run",
-      "chat_variable_too_large", "eval_samples_all_equal", "eval_without_data", "list_is_empty",
-      "minibatches_do_not_divide", "name_is_option", "name_is_path", "overlong_buffer_too_long",
-      "reward_command_is_empty", "scale_with_leave_one_out", "steps_and_epochs", "stop_is_empty",
-      "text_is_empty", "warmup_too_long",
+      "chat_variable_too_large", "eval_samples_all_equal", "eval_without_data", "greedy_rollout",
+      "list_is_empty", "minibatches_do_not_divide", "name_is_option", "name_is_path",
+      "overlong_buffer_too_long", "reward_command_is_empty", "scale_with_leave_one_out",
+      "steps_and_epochs", "stop_is_empty", "text_is_empty", "warmup_too_long",
       // In JSON these values are integers, or a valid number of bytes.
       "integer_with_exponent", "integer_with_fraction", "integer_overflows", "bytes_overflow"};
   std::size_t refused = 0;
