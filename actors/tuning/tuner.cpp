@@ -501,9 +501,9 @@ caf::typed_response_promise<JobRecord> change_state(Self self, const std::string
         }
         // The store lets a running job be queued again, for a server that starts again.
         if (change.state == JobState::kQueued && job.state != JobState::kPaused) {
-          return invalid_argument(id + ": a job that is " +
-                                  std::string(storage::job_state_name(job.state)) +
-                                  " cannot be resumed");
+          return invalid_argument(id +
+                                  ": only a paused job can be resumed; the state of this one is " +
+                                  std::string(storage::job_state_name(job.state)));
         }
         return jobs.change(id, change);
       },

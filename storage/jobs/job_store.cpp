@@ -133,12 +133,40 @@ Status check_event(const JobEvent& event) {
   return check_length("data", event.data);
 }
 
+// Completes "a job that".
+std::string_view condition_of(JobState state) {
+  switch (state) {
+    case JobState::kValidatingFiles: return "is being created";
+    case JobState::kQueued: return "is queued";
+    case JobState::kRunning: return "is running";
+    case JobState::kPaused: return "is paused";
+    case JobState::kSucceeded: return "has succeeded";
+    case JobState::kFailed: return "has failed";
+    case JobState::kCancelled: return "was cancelled";
+  }
+  return "";
+}
+
+// Completes "a job cannot" for a job that would be in `state`.
+std::string_view transition_to(JobState state) {
+  switch (state) {
+    case JobState::kValidatingFiles: return "be created again";
+    case JobState::kQueued: return "be queued";
+    case JobState::kRunning: return "run";
+    case JobState::kPaused: return "be paused";
+    case JobState::kSucceeded: return "succeed";
+    case JobState::kFailed: return "fail";
+    case JobState::kCancelled: return "be cancelled";
+  }
+  return "";
+}
+
 // Applies a change to a job.
 Status apply(const JobChange& change, JobRecord& job) {
   if (change.state.has_value()) {
     if (!may_follow(job.state, *change.state)) {
-      return invalid_argument(job.id + ": a job that is " + std::string(job_state_name(job.state)) +
-                              " cannot become " + std::string(job_state_name(*change.state)));
+      return invalid_argument(job.id + ": a job that " + std::string(condition_of(job.state)) +
+                              " cannot " + std::string(transition_to(*change.state)));
     }
     if (!change.event.has_value()) {
       return invalid_argument(job.id + ": a change of the state needs an event");

@@ -443,7 +443,10 @@ TEST_F(TunerTest, RequestsThatCannotBeMetAreRefused) {
   EXPECT_EQ(send<JobRecord>(atom::create_v, spec).status().code(), Errc::kNotFound);
   EXPECT_EQ(send<JobRecord>(atom::get_v, std::string("ftjob-1")).status().code(), Errc::kNotFound);
   const std::string id = create();
-  EXPECT_EQ(send<JobRecord>(atom::resume_v, id).status().code(), Errc::kInvalidArgument);
+  const Status resumed = send<JobRecord>(atom::resume_v, id).status();
+  EXPECT_EQ(resumed.code(), Errc::kInvalidArgument);
+  EXPECT_THAT(resumed.message(), HasSubstr(": only a paused job can be resumed; the state of this "
+                                           "one is "));
   EXPECT_EQ(state(id), JobState::kRunning);
   EXPECT_EQ(runs_.size(), 1U);
 }

@@ -9,6 +9,7 @@
 namespace tidemill::storage {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -115,13 +116,22 @@ TEST_F(JobStoreTest, ChecksEveryTransition) {
       EXPECT_EQ(messages(id).size(), events + (may ? 1 : 0));
       if (!may) {
         EXPECT_THAT(changed.status().message(),
-                    StartsWith(id + ": a job that is " + std::string(job_state_name(from))));
+                    AllOf(StartsWith(id + ": a job that "), HasSubstr(" cannot ")));
         EXPECT_EQ(jobs().find(id).value(), before);
       }
       ++tried;
     }
   }
   EXPECT_EQ(tried, 49);
+}
+
+TEST_F(JobStoreTest, SaysWhyAJobCannotChangeItsState) {
+  const std::string id = create_job();
+  ASSERT_TRUE(jobs().change(id, change_to(JobState::kQueued)).ok());
+  ASSERT_TRUE(jobs().change(id, change_to(JobState::kRunning)).ok());
+  ASSERT_TRUE(jobs().change(id, change_to(JobState::kSucceeded)).ok());
+  EXPECT_EQ(jobs().change(id, change_to(JobState::kPaused)).status().message(),
+            id + ": a job that has succeeded cannot be paused");
 }
 
 TEST_F(JobStoreTest, RefusesChangesThatSayTooLittleOrTooMuch) {
