@@ -142,6 +142,7 @@ private:
 
   [[nodiscard]] Status print_plan(const Resolved<configs::RunConfig>& resolved,
                                   const workflows::ServeOptions& options, Session& session) const {
+    TIDEMILL_RETURN_IF_ERROR(workflows::check_access(options.serve));
     TIDEMILL_ASSIGN_OR_RETURN(const workflows::ServerPlan plan,
                               workflows::plan_memory(options, session.clock));
     std::vector<MemoryLine> lines{memory_line("memory, at most", "memory_bytes", plan.server)};

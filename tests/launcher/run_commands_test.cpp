@@ -117,6 +117,12 @@ TEST_F(RunTest, ADryRunOfAServerSaysWhatItsJobsMayTake) {
   const auto total = training.at("memory_bytes").at("total").get<std::int64_t>();
   EXPECT_EQ(training.at("job_memory_bytes"), ((std::int64_t{2} << 30U) - total) / 2);
   EXPECT_FALSE(std::filesystem::exists("jobs"));
+  const Outcome open = run({"serve", "server.yaml", "--dry-run", "serve.host=0.0.0.0"});
+  EXPECT_EQ(open.code, kRefused);
+  EXPECT_THAT(open.err, HasSubstr("serve.host: must be an address of the loopback interface"));
+  const Outcome keyless = run({"serve", "server.yaml", "--dry-run", "serve.keys_file=none.json"});
+  EXPECT_EQ(keyless.code, kRefused);
+  EXPECT_THAT(keyless.err, HasSubstr("serve.keys_file: "));
 
   // 256 MiB beyond the server are less than a job takes for each of 64 jobs. The room on both sides
   // is for the program, whose memory is measured and grows from one call to the next.

@@ -98,6 +98,17 @@ TEST(ServePlan, FourJobsTrainAtATimeByDefault) {
   EXPECT_GT(plan.value().job_bytes, job_bytes());
 }
 
+TEST(ServePlan, SaysThatTheContextLimitsTheSequencesOfAJob) {
+  ServeOptions options = server();
+  options.serve.tuning.job_tokens = 100'000;
+  options.serve.tuning.max_running = 1;
+  const auto plan = plan_of(options);
+  ASSERT_TRUE(plan.ok()) << plan.status().to_string();
+  EXPECT_EQ(plan.value().note,
+            "serve.tuning.job_tokens exceeds the 64 tokens of the model's context, which limit the "
+            "sequences of a job");
+}
+
 TEST(ServePlan, FewerJobsTrainAtATimeIfMemoryRequiresIt) {
   ServeOptions options = server();
   options.device.memory_bytes = memory_for(2);

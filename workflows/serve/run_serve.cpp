@@ -268,6 +268,12 @@ Result<ServerPlan> plan_server(const ServeOptions& options, const engines::Model
     plan.note = "memory is enough for " + std::to_string(fits) + " of the " + std::to_string(most) +
                 " jobs that train at the same time by default";
   }
+  const std::int64_t job_tokens = options.serve.tuning.job_tokens;
+  if (job_tokens != TuningOptions().job_tokens && job_tokens > job.tokens) {
+    plan.note += (plan.note.empty() ? "" : "; ") + std::string("serve.tuning.job_tokens exceeds ") +
+                 "the " + std::to_string(job.tokens) +
+                 " tokens of the model's context, which limit the sequences of a job";
+  }
   return plan;
 }
 
@@ -313,8 +319,10 @@ Result<actors::ApiKeys> read_keys(const std::string& path) {
   return actors::ApiKeys::parse(text.value(), path);
 }
 
-// Returns which requests the server accepts.
+// Returns which requests the server accepts. Refuses an address that other machines can reach if no
+// keys are needed.
 Result<actors::AccessRules> access_rules(const ServerOptions& options) {
+  TIDEMILL_RETURN_IF_ERROR(check_host(options));
   actors::AccessRules rules;
   if (options.keys_file.has_value()) {
     TIDEMILL_ASSIGN_OR_RETURN(const actors::ApiKeys keys, read_keys(*options.keys_file));
@@ -538,13 +546,16 @@ Result<ServerPlan> plan_memory(const ServeOptions& options, const Clock& clock,
                      runtime_options(options, opened.files, clock, model->tokenizer), job, program);
 }
 
+Status check_access(const ServerOptions& options) {
+  return access_rules(options).status();
+}
+
 Status run_serve(const ServeOptions& options, const ServeEnvironment& run) {
-  TIDEMILL_RETURN_IF_ERROR(check_host(options.serve));
+  TIDEMILL_ASSIGN_OR_RETURN(const actors::AccessRules access, access_rules(options.serve));
   if (const std::string warning = engines::threads_warning(options.device.threads);
       !warning.empty()) {
     run.warn(warning);
   }
-  TIDEMILL_ASSIGN_OR_RETURN(const actors::AccessRules access, access_rules(options.serve));
   const actors::HttpAddress address{options.serve.host,
                                     static_cast<std::uint16_t>(options.serve.port)};
   actors::HttpLimits limits;

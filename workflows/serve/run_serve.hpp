@@ -57,7 +57,9 @@ struct ServerPlan {
   MemoryPlan server;           // includes the cache that jobs reserve, but nothing else of jobs
   std::int64_t max_jobs = 0;   // maximum number of jobs that train at the same time; 0: none
   std::int64_t job_bytes = 0;  // limit of each job: an equal part of what the server leaves
-  std::string note;            // why `max_jobs` is below its default, or empty
+  /// Why `max_jobs` is below its default, and which limit given by the options has no effect; or
+  /// empty.
+  std::string note;
 };
 
 /// Returns "each of 4 fine-tuning jobs", or "one fine-tuning job".
@@ -68,6 +70,10 @@ struct ServerPlan {
 /// Errors: those of `run_serve` about the model and the memory.
 [[nodiscard]] Result<ServerPlan> plan_memory(const ServeOptions& options, const Clock& clock,
                                              std::optional<std::int64_t> program = {});
+
+/// Checks the address and the API keys of a server without starting it. Reads the file of the keys.
+/// Errors: those of `run_serve` about `serve.host` and `serve.keys_file`.
+[[nodiscard]] Status check_access(const ServerOptions& options);
 
 /// Opens the model and serves it until a stop is requested.
 /// Errors: `kInvalidArgument` and `kNotFound` naming the key or the file; `kUnavailable` naming the
