@@ -265,7 +265,7 @@ class TuningTest(unittest.TestCase):
                  "tidemill.train.learning_rate: cannot be combined with learning_rate_multiplier"),
                 ({"tidemill": {"eval.keep_best": True}}, "tidemill.eval.keep_best: needs validation_file"),
                 ({"tidemill": {"eval.every_steps": 5}}, "tidemill.eval.every_steps: needs validation_file"),
-                ({"tidemill": {"train.gradient_accumulation_steps": 4}}, "; did you mean train.micro_batch_tokens?"),
+                ({"tidemill": {"train.gradient_accumulation_steps": 4}}, f": {refused}; use batch_size"),
                 ({"tidemill": {"lora_r": 4}}, "; did you mean train.adapter.rank?"),
                 ({"tidemill": {"train.warmup_ratio": 0.1}}, "; did you mean train.warmup_steps?"),
                 ({"tidemill": {"train.lr_scheduler_type": "cosine"}}, "; did you mean train.schedule?"),
@@ -274,7 +274,7 @@ class TuningTest(unittest.TestCase):
                 ({"tidemill": {"max_length": 64}}, "; did you mean data.max_prompt_tokens?"),
                 ({"tidemill": {"train.adapter.dropout": 0.1}}, f": {refused}; there is no dropout"),
                 ({"tidemill": {"lora_dropout": 0.1}}, f": {refused}; there is no dropout"),
-                ({"method": reinforcement}, "reward.pattern: offset 1: "),
+                ({"method": reinforcement}, "method.reinforcement.grader.reward.pattern: offset 1: "),
                 ({"method": many}, "65 rewards; a job may have at most 64")):
             status, data = self.jobs.server.request("POST", "/v1/fine_tuning/jobs", {**good, **change})
             self.assertEqual(status, 400, data)
@@ -292,6 +292,15 @@ class TuningTest(unittest.TestCase):
             self.assertEqual(ended["status"], "succeeded", ended["error"])
             self.jobs.call("POST", "/v1/completions",
                            {"model": ended["fine_tuned_model"], "prompt": "1+1=", "max_tokens": 2})
+
+    def test_rewards_without_a_signal_cause_a_warning(self) -> None:
+        job = self.jobs.create({"method": {"type": "reinforcement", "reinforcement": {
+            "grader": {"type": "tidemill", "reward": {"kind": "regex", "pattern": "never"}}}},
+            "tidemill": {"train.steps": 5, "rollout.max_new_tokens": 2}}, ROWS[:20])
+        ended = self.jobs.wait(job)
+        self.assertEqual(ended["status"], "succeeded", ended["error"])
+        warnings = [event["message"] for event in self.jobs.events(job) if event["level"] == "warn"]
+        self.assertTrue(any("no signal for 5 steps" in warning for warning in warnings), warnings)
 
     def test_a_pattern_that_cannot_be_matched_fails_its_job(self) -> None:
         job = self.jobs.create({"method": {"type": "reinforcement", "reinforcement": {
@@ -407,9 +416,9 @@ class LimitsTest(unittest.TestCase):
                 ({**REINFORCEMENT, "tidemill": {"rollout.max_new_tokens": self.TOKENS}},
                  f"in the {self.TOKENS} tokens of a sequence of a job (serve.tuning.job_tokens)"),
                 ({**SUPERVISED, "tidemill": {"data.max_prompt_tokens": 65}},
-                 "data.max_prompt_tokens: 65 exceeds the model's context of 64"),
+                 f"data.max_prompt_tokens: 65 exceeds the {self.TOKENS} tokens of a sequence of a job"),
                 ({**SUPERVISED, "tidemill": {"train.adapter.target_modules": ["q_proj", "query"]}},
-                 "train.adapter: target_modules: `query` is not a layer of this model")):
+                 "tidemill.train.adapter.target_modules: `query` is not a layer of this model")):
             error = self.refusal(spec)
             self.assertTrue(error["param"].startswith("tidemill."), error)
             self.assertIn(text, error["message"])

@@ -109,7 +109,9 @@ constexpr auto kRefusedKeys = std::to_array<RefusedKey>({
     {"rollout.prefill_tokens", "the server sets it"},
     {"rollout.workers", "the server sets it"},
     {"seed", "use the member seed"},
-    {"reward", "use the grader of the method"},
+    {"reward", "use method.reinforcement.grader"},
+    {"reward.", "use method.reinforcement.grader"},
+    {"device.", "the server sets it"},
 });
 
 bool is_own_key(std::string_view key) {
@@ -131,21 +133,24 @@ std::string counterpart_of(const std::string& path) {
   return found == kRefusedKeys.end() ? "" : "; " + std::string(found->reason);
 }
 
-// Returns what is known about `name`, the last one of a key that runs do not have: the key that
-// other programs call so, the only key with this last name, or why there is none. `tidemill check`
-// knows the same.
+// Returns what is known about `name`, the last one of a key that runs do not have: why no key has
+// this name of other programs, the key that other programs call so, or the only key with this last
+// name. `tidemill check` knows the same.
 std::string meaning_of(const std::string& name, const schema::StructSchema& run) {
-  if (const std::string path = schema::path_of_name(run, name); !path.empty()) {
-    return counterpart_of(path);
+  if (const std::string absence = schema::absence_of(run, name); !absence.empty()) {
+    return "; " + absence;
   }
-  const std::string absence = schema::absence_of(run, name);
-  return absence.empty() ? "" : "; " + absence;
+  const std::string path = schema::path_of_name(run, name);
+  return path.empty() ? "" : counterpart_of(path);
+}
+
+bool has_key(const std::vector<KeyReference>& keys, std::string_view path) {
+  return std::any_of(keys.begin(), keys.end(),
+                     [path](const KeyReference& key) { return key.path == path; });
 }
 
 bool is_key_of(const schema::StructSchema& run, const std::string& path) {
-  const std::vector<KeyReference> keys = list_keys(run);
-  return std::any_of(keys.begin(), keys.end(),
-                     [&path](const KeyReference& key) { return key.path == path; });
+  return has_key(list_keys(run), path);
 }
 
 // Returns why `key` is refused, or the key that was meant, or "" if neither is known.
@@ -262,8 +267,9 @@ Status refuse_override(const std::string& key, const std::string& problem) {
   return invalid_argument("tidemill." + key + ": " + problem);
 }
 
-// Refuses overrides that contradict other fields of the request, or need one.
-Status check_overrides(const JobSpec& spec, const Json& overrides) {
+// Refuses overrides that contradict other fields of the request, or need one. `batch_size` is that
+// of the job.
+Status check_overrides(const JobSpec& spec, std::int64_t batch_size, const Json& overrides) {
   const auto is_set = [&overrides](const char* key) {
     const Json* value = overrides.find(key);
     return value != nullptr && !value->is_null();
@@ -277,6 +283,13 @@ Status check_overrides(const JobSpec& spec, const Json& overrides) {
         "train.learning_rate",
         "cannot be combined with learning_rate_multiplier; leave one of them out");
   }
+  const Json* minibatches = overrides.find("train.minibatches");
+  const std::int64_t* count = minibatches == nullptr ? nullptr : minibatches->if_integer();
+  if (spec.method == JobMethod::kReinforcement && count != nullptr && *count > 0 &&
+      batch_size % *count != 0) {
+    return refuse_override("train.minibatches",
+                           "must divide batch_size (" + std::to_string(batch_size) + ")");
+  }
   for (const char* key : {"eval.every_steps", "eval.keep_best", "eval.patience"}) {
     const Json* value = overrides.find(key);
     const bool evaluates = value != nullptr && (value->number().value_or(0.0) > 0.0 ||
@@ -288,12 +301,42 @@ Status check_overrides(const JobSpec& spec, const Json& overrides) {
   return {};
 }
 
+// Refuses keys that only the other method has, and keys of sections that only it has.
+class MethodKeys {
+public:
+  explicit MethodKeys(JobMethod method)
+      : is_supervised_(method == JobMethod::kSupervised),
+        sft_(list_keys(Schema<SftOptions>::described().structure())),
+        rl_(list_keys(Schema<RlOptions>::described().structure())) {}
+
+  [[nodiscard]] Status check(const std::string& key) const {
+    const auto& own = is_supervised_ ? sft_ : rl_;
+    const auto& other = is_supervised_ ? rl_ : sft_;
+    const std::string section = key.substr(0, key.find('.'));
+    const bool is_others =
+        !has_key(own, key) &&
+        (has_key(other, key) || (has_key(other, section) && !has_key(own, section)));
+    return !is_others ? Status()
+                      : refuse_override(
+                            key, is_supervised_
+                                     ? "belongs to the method reinforcement, not to supervised"
+                                     : "belongs to the method supervised, not to reinforcement");
+  }
+
+private:
+  bool is_supervised_;
+  std::vector<KeyReference> sft_;
+  std::vector<KeyReference> rl_;
+};
+
 Status set_overrides(const Json& overrides, JobMethod method, Json& config) {
+  const MethodKeys keys(method);
   for (const Json::Member& member : *overrides.if_object()) {
     if (!is_own_key(member.name)) {
       return refuse_override(member.name,
                              "is not a key that a job may set" + refusal_of(member.name, method));
     }
+    TIDEMILL_RETURN_IF_ERROR(keys.check(member.name));
     const std::string* text = member.value.if_string();
     if (member.name == "train.adapter.kind" &&
         (text == nullptr || (*text != "lora" && *text != "ia3"))) {
@@ -390,7 +433,7 @@ Result<std::string> job_config(const ServeOptions& server, const JobSpec& spec,
   set_key(config, "train.adapter.kind", "lora");
   set_key(config, "data.train", inputs.training_path);
   TIDEMILL_ASSIGN_OR_RETURN(const Json overrides, parse_overrides(spec.overrides));
-  TIDEMILL_RETURN_IF_ERROR(check_overrides(spec, overrides));
+  TIDEMILL_RETURN_IF_ERROR(check_overrides(spec, values.batch_size, overrides));
   if (values.n_epochs != 0) {
     set_key(config, "data.epochs", values.n_epochs);
   }
@@ -437,8 +480,36 @@ Status check_rows(const JobSpec& spec, std::uint64_t num_rows) {
       "; lower batch_size or raise n_epochs");
 }
 
+// Checks that prompts and responses as long as the options of a job allow have room in a sequence.
+Status check_lengths(const std::variant<SftOptions, RlOptions>& job, const ServeOptions& server,
+                     const engines::ModelConfig& model) {
+  const std::int64_t most = max_job_tokens(server, model);
+  const std::string sequence =
+      std::to_string(most) + " tokens of a sequence of a job (" +
+      (most < server.serve.tuning.job_tokens ? "the model's context" : "serve.tuning.job_tokens") +
+      ")";
+  const auto* rl = std::get_if<RlOptions>(&job);
+  const std::int64_t response = rl == nullptr ? 0 : rl->rollout.max_new_tokens;
+  if (response >= most) {
+    return invalid_argument("rollout.max_new_tokens: " + std::to_string(response) +
+                            " leaves no room for a prompt in the " + sequence);
+  }
+  const std::int64_t prompt =
+      std::visit([](const auto& options) { return options.data.max_prompt_tokens; }, job)
+          .value_or(0);
+  if (prompt <= most - response) {
+    return {};
+  }
+  const std::string tokens = "data.max_prompt_tokens: " + std::to_string(prompt);
+  return invalid_argument(rl == nullptr
+                              ? tokens + " exceeds the " + sequence
+                              : tokens + " and rollout.max_new_tokens (" +
+                                    std::to_string(response) + ") exceed the " + sequence);
+}
+
 Status check_options(const std::variant<SftOptions, RlOptions>& job, const ServeOptions& server,
                      const engines::ModelConfig& model) {
+  TIDEMILL_RETURN_IF_ERROR(check_lengths(job, server, model));
   if (const auto* sft = std::get_if<SftOptions>(&job)) {
     TIDEMILL_RETURN_IF_ERROR(check_fit(*sft, model));
     return check_adapter(sft->train.common, model);
@@ -450,12 +521,6 @@ Status check_options(const std::variant<SftOptions, RlOptions>& job, const Serve
                             " rewards; a job may have at most " + std::to_string(kMaxRewards));
   }
   TIDEMILL_RETURN_IF_ERROR(make_reference_answer_check(rl.reward).status());  // compiles patterns
-  const std::int64_t most = max_job_tokens(server, model);
-  if (rl.rollout.max_new_tokens >= most) {
-    return invalid_argument("rollout.max_new_tokens: " + std::to_string(rl.rollout.max_new_tokens) +
-                            " leaves no room for a prompt in the " + std::to_string(most) +
-                            " tokens of a sequence of a job (serve.tuning.job_tokens)");
-  }
   return check_adapter(rl.train.common, model);
 }
 

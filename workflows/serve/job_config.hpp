@@ -57,7 +57,8 @@ inline constexpr std::string_view kExampleFile = "file-quickstart";
 /// half of `JobInputs::max_tokens`, unless the request says otherwise.
 /// Errors: `kInvalidArgument`, beginning with the field of the request: a grader that has no
 /// counterpart; an adapter of another kind; an override that jobs may not set ("tidemill.KEY: "),
-/// that contradicts a hyperparameter, or that needs a validation file.
+/// that belongs to the other method, that contradicts a hyperparameter, or that needs a validation
+/// file.
 [[nodiscard]] Result<std::string> job_config(const ServeOptions& server,
                                              const storage::JobSpec& spec, const JobInputs& inputs);
 
@@ -69,8 +70,9 @@ bool limit_sequences(std::int64_t max_tokens, std::variant<SftOptions, RlOptions
 /// Errors: `kInvalidArgument` beginning with the field of the request.
 [[nodiscard]] Status check_rows(const storage::JobSpec& spec, std::uint64_t num_rows);
 
-/// Checks what is known about a job before its rows are read: that its options suit the model, and
-/// leave room for a prompt, that it has at most 64 rewards, and that their patterns are valid.
+/// Checks what is known about a job before its rows are read: that its options suit the model, that
+/// its longest prompts and responses fit in a sequence (`max_job_tokens`), that it has at most 64
+/// rewards, and that their patterns are valid.
 /// Errors: `kInvalidArgument` beginning with the key.
 [[nodiscard]] Status check_options(const std::variant<SftOptions, RlOptions>& job,
                                    const ServeOptions& server, const engines::ModelConfig& model);

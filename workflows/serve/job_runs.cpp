@@ -16,6 +16,7 @@
 #include "base/files/without_directory.hpp"
 #include "base/json/json.hpp"
 #include "base/text/clip.hpp"
+#include "base/text/quote.hpp"
 #include "base/text/time_text.hpp"
 #include "workflows/rl/run_rl.hpp"
 #include "workflows/serve/job_config.hpp"
@@ -443,16 +444,47 @@ actors::StartTuningRun make_job_runs(JobRunDeps deps) {
 
 namespace {
 
-// Returns an error about a key of the configuration, "KEY: ...", as one about the field of the
-// request that has set the key.
+// Returns whether `path` is `key`, or inside it.
+bool is_within(std::string_view path, std::string_view key) {
+  return path.starts_with(key) &&
+         (path.size() == key.size() || path[key.size()] == '.' || path[key.size()] == '[');
+}
+
+// Removes the reward `command`, which requests may not use, from what an error offers.
+std::string without_command(std::string text) {
+  for (const std::string_view offer : {", command", "; did you mean command?"}) {
+    if (const std::size_t at = text.find(offer); at != std::string::npos) {
+      text.erase(at, offer.size());
+    }
+  }
+  return text;
+}
+
+// Returns an error about a key of the configuration, "KEY: ..." or "SECTION: KEY: ...", as one
+// about the field of the request that has set the key.
 Status of_field(const Status& status, const storage::JobSpec& spec) {
   if (status.ok()) {
     return status;
   }
-  const std::string& text = status.message();
-  const std::string key = text.substr(0, text.find(':'));
-  const bool is_own = spec.overrides.find('"' + key) != std::string::npos;
-  return {status.code(), (is_own ? "tidemill." : "method: ") + text};
+  std::string text = status.message();
+  const std::size_t colon = std::min(text.find(": "), text.size());
+  const std::string key = text.substr(0, colon);
+  if (is_within(key, "reward")) {
+    return {status.code(), "method.reinforcement.grader." + without_command(std::move(text))};
+  }
+  const auto overrides = parse_json(spec.overrides);
+  const Json::Object* members = overrides.ok() ? overrides.value().if_object() : nullptr;
+  const auto is_set = [members](const std::string& path) {
+    return members != nullptr &&
+           std::any_of(members->begin(), members->end(), [&path](const Json::Member& member) {
+             return is_within(path, member.name) || is_within(member.name, path);
+           });
+  };
+  const std::size_t next = text.find(": ", colon + 1);
+  if (next != std::string::npos && is_set(key + '.' + text.substr(colon + 2, next - colon - 2))) {
+    return {status.code(), "tidemill." + text.replace(colon, 2, ".")};
+  }
+  return {status.code(), (is_set(key) ? "tidemill." : "method: ") + text};
 }
 
 // Returns an error without the location before its first ": ".
@@ -466,7 +498,9 @@ Status without_location(const Status& status) {
 
 Status check_job(const JobCheck& check, const storage::JobSpec& spec) {
   if (spec.model != check.model) {
-    return {Errc::kNotFound, "model: the server trains adapters over " + check.model + " only"};
+    return {Errc::kNotFound, "model: must be " + quote(check.model) +
+                                 "; a job trains a new adapter and cannot continue from another "
+                                 "one"};
   }
   JobInputs inputs;
   inputs.training_path = "training.jsonl";
