@@ -123,8 +123,10 @@ TEST_F(RefusedRunsTest, FilesWithoutValidRows) {
       {"[\n  {\"prompt\": \"1+1=\"},\n]",
        "bad.jsonl:3: a comma of the JSON array has no row on "
        "one side"},
-      {"{\n  \"prompt\": \"1+1=\",\n  \"answer\": \"2\"\n}", "bad.jsonl:1: not JSON at byte 2"},
-      {"prompt,answer\n1+1=,2\n", "bad.jsonl:1: not JSON at byte 1"},
+      {"{\n  \"prompt\": \"1+1=\",\n  \"answer\": \"2\"\n}",
+       "bad.jsonl:1: not JSON at byte 2; expected JSON Lines, one object per line"},
+      {"prompt,answer\n1+1=,2\n",
+       "bad.jsonl:1: not JSON at byte 1; expected JSON Lines, one object per line"},
       {R"({"instruction": "Add.", "output": "2"})",
        "bad.jsonl:1: has instruction, output; needs exactly one of: prompt | messages"},
       {"{\"prompt\": \"1+1=\", \"answer\": \"2\"}\n{\"prompt\": \"2+2=\", \"ans",
