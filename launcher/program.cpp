@@ -130,7 +130,7 @@ std::string unexpected_argument(CLI::App& app, const std::vector<std::string>& a
     return schema::clipped(first == arguments.end() ? left.front() : *first) +
            ": is one argument too many";
   }
-  const std::string problem = schema::clipped(*option) + ": unknown option";
+  std::string problem = schema::clipped(*option) + ": unknown option";
   const std::vector<CLI::App*> parsed = app.get_subcommands();
   if (parsed.empty()) {
     return problem;
