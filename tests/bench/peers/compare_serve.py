@@ -102,19 +102,23 @@ class Comparison:
         does not depend on the speed of the host, which changes between the two sides of a round."""
         load = Load.streams(32, 1, 64, 256, "--extra-body", '"top_p":0.95', "--health")
         ratios, shares, health, foreign = [], [], [], 0.0
-        for _ in range(self.rounds):
+        words = [str(self.work.tidemill_bench), "engine", "--model",
+                 str(self.work.model(self.preset) / "bf16"), "--figure", "rollout_32_bf16", "--json",
+                 "--threads", str(len(self.cores)), "--repetitions", "1"]  # as often as over HTTP
+
+        def engine() -> float:
+            done = subprocess.run(words, check=True, capture_output=True, text=True)
+            return json.loads(done.stdout.splitlines()[-1])["value"]
+
+        for turn in range(self.rounds):
+            before = engine() if turn % 2 else None
             with Tidemill(self.work, self.preset, self.cores, 32, SLOT) as server:
                 self.put(Load.streams(1, 1, 64, 16), server)
                 spent = server.metric("tidemill:generation_seconds_total")
                 run = self.put(load, server)
                 spent = server.metric("tidemill:generation_seconds_total") - spent
                 shares.append(spent / run["seconds"])
-            words = [str(self.work.tidemill_bench), "engine", "--model",
-                     str(self.work.model(self.preset) / "bf16"), "--figure", "rollout_32_bf16",
-                     "--json", "--threads", str(len(self.cores)), "--repetitions", "2"]
-            engine = json.loads(subprocess.run(words, check=True, capture_output=True,
-                                               text=True).stdout.splitlines()[-1])
-            ratios.append(run["value"] / engine["value"])
+            ratios.append(run["value"] / (before or engine()))
             health.append(run["health_p50_s"])
             foreign = max(foreign, run["foreign"])
         yield {"figure": "http_overhead", "ratio": median(ratios), "ratios": ratios,
