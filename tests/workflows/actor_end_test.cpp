@@ -82,7 +82,7 @@ TEST_F(ActorEndTest, WaitsAsLongAsBeforeWhenTheClockIsSetBack) {
     const int least = waits + more;
     const auto deadline = std::chrono::steady_clock::now() + 20s;
     while (waits < least && std::chrono::steady_clock::now() < deadline) {
-      std::this_thread::sleep_for(1ms);
+      std::this_thread::sleep_for(1ms);  // the other thread waits with the machine's clocks
     }
     return waits >= least;
   };

@@ -8,9 +8,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/random.hpp"
+#include "actors/tuning/stores.hpp"
 #include "configs/load.hpp"
-#include "storage/jobs/file_store.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "workflows/model_run.hpp"
 #include "workflows/serve/job_config.hpp"
@@ -34,12 +33,9 @@ const std::string kRefused = "is not a key that a job may set";
 class JobRequestsTest : public ::testing::Test {
 protected:
   void SetUp() override {
-    storage::JobDirectoryOptions options;
-    options.path = folder_.path() / "jobs";
-    options.random_bits = [this] { return random_.bits(); };
-    auto directory = storage::JobDirectory::open(std::move(options), disk_);
-    ASSERT_TRUE(directory.ok()) << directory.status().to_string();
-    files_ = storage::FileStore::open(directory.value(), {}).value();
+    const auto stores = actors::open_tuning_stores(folder_.path() / "jobs", disk_);
+    ASSERT_TRUE(stores.ok()) << stores.status().to_string();
+    files_ = stores.value().files;
     std::string rows;
     for (int row = 0; row < 20; ++row) {
       rows += "{\"prompt\": \"1+1=\", \"answer\": \"2\"}\n";
@@ -95,7 +91,6 @@ protected:
 
   test::TemporaryDirectory folder_;
   PosixFileSystem disk_;
-  RandomStream random_{1};
   std::shared_ptr<storage::FileStore> files_;
   std::string file_;
   ServeOptions server_;
