@@ -581,7 +581,8 @@ void report_unserved(Self self, const JobRecord& job, const Status& why) {
       });
 }
 
-// Loads the adapters of `to_serve` one after another, until one does not fit.
+// Loads the adapters of `to_serve` one after another, until one does not fit. Reports that one and
+// those after it.
 void serve_adapters(Self self) {
   auto& to_serve = self->state.to_serve;
   if (to_serve.empty() || self->state.stopping) {
@@ -600,7 +601,9 @@ void serve_adapters(Self self) {
       report_unserved(self, job, loaded);
     }
     if (loaded.code() == Errc::kResourceExhausted) {
-      left.clear();
+      for (const JobRecord& older : std::exchange(left, {})) {
+        report_unserved(self, older, loaded);
+      }
     }
     serve_adapters(self);
   };

@@ -480,11 +480,12 @@ CallResult<OptimStepCall> read_optim_step(std::string_view body) {
     }
     JsonFields params(*value, "", "adam_params.");
     const double below_one = std::nextafter(1.0, 0.0);
-    call.step.learning_rate = params.real("learning_rate", {0.0}).value_or(1e-4);
+    // The ranges of a run's `train` options: values beyond them would only ruin the weights.
+    call.step.learning_rate = params.real("learning_rate", {0.0, 10.0}).value_or(1e-4);
     call.step.beta1 = params.real("beta1", {0.0, below_one}).value_or(0.9);
     call.step.beta2 = params.real("beta2", {0.0, below_one}).value_or(0.95);
-    call.step.epsilon = params.real("eps", {0.0}).value_or(1e-12);
-    call.step.weight_decay = params.real("weight_decay", {0.0}).value_or(0.0);
+    call.step.epsilon = params.real("eps", {1e-30, 1.0}).value_or(1e-12);
+    call.step.weight_decay = params.real("weight_decay", {0.0, 10.0}).value_or(0.0);
     call.step.max_grad_norm = params.real("grad_clip_norm", {0.0}).value_or(0.0);
     params.refuse_others(
         {"learning_rate", "beta1", "beta2", "eps", "weight_decay", "grad_clip_norm"});

@@ -386,6 +386,22 @@ TEST(TinkerCallsTest, ReadsOptimizerSteps) {
   EXPECT_EQ(other.turn.value_or(tinker::QueueTurn()).seq_id, 10);
 }
 
+TEST(TinkerCallsTest, RefusesAStepThatWouldRuinTheWeights) {
+  const auto message = [](const std::string& params) {
+    return refused(tinker::read_optim_step(R"({"model_id": "m", "seq_id": 1, "adam_params": {)" +
+                                           params + "}}"))
+        .error.message;
+  };
+  EXPECT_EQ(message(R"("learning_rate": 1e308)"),
+            "adam_params.learning_rate: must be a number of at least 0 and at most 10");
+  EXPECT_EQ(message(R"("learning_rate": -1)"),
+            "adam_params.learning_rate: must be a number of at least 0 and at most 10");
+  EXPECT_EQ(message(R"("weight_decay": 1e300)"),
+            "adam_params.weight_decay: must be a number of at least 0 and at most 10");
+  EXPECT_EQ(message(R"("eps": 0)"),
+            "adam_params.eps: must be a number of at least 1e-30 and at most 1");
+}
+
 TEST(TinkerCallsTest, ReadsCheckpoints) {
   const auto state =
       accepted(tinker::read_save_weights(CheckpointKind::kTraining, golden("save_weights_0.json")));
