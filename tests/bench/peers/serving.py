@@ -166,6 +166,9 @@ class Tidemill(Server):
                          "tidemill": {"train.adapter.rank": 16, "train.adapter.alpha": 32}})
         return job["id"]
 
+    def cancel_job(self, job: str) -> None:
+        self.call("POST", f"/v1/fine_tuning/jobs/{job}/cancel", b"{}")
+
     def metric(self, name: str) -> float:
         """Returns the sum of the series of a metric."""
         _, text = self.request("GET", "/metrics")

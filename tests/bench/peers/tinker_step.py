@@ -10,7 +10,7 @@ layers but the head. Prints a line of JSON for each figure of each round, and th
   engine                tokens per second of lora_step_TYPE_b4, which has 4 x 512 tokens
   tinker_step           through the package, with 1 client and with 4 clients together
   tinker_step_raw       through HTTP requests whose bodies are made before the time starts
-  peer_step             through the package, of the server --peer
+  peer_step             through the package, of the server --peer instead of ours
 
 `ratio` is the rate of all clients together relative to the engine, which is measured before and after
 the server in each round; `of_one_client` is relative to one client. `client_seconds` is the time of
@@ -31,9 +31,6 @@ from collections.abc import Callable
 import numpy as np
 import tinker
 from tinker import types
-from tinker.proto import request_conv
-from tinker.types.forward_backward_input import ForwardBackwardInput
-from tinker.types.forward_backward_request import ForwardBackwardRequest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "serve"))
 from server import Server  # noqa: E402
@@ -68,6 +65,10 @@ class RawClient:
         self.model_id = model_id
         self.next = 1
         self.bodies = {}
+        # Older versions of the package, which a peer may need, have no protobuf.
+        from tinker.proto import request_conv
+        from tinker.types.forward_backward_input import ForwardBackwardInput
+        from tinker.types.forward_backward_request import ForwardBackwardRequest
         for seq_id in range(1, 2 * steps, 2):
             request = ForwardBackwardRequest(
                 ForwardBackwardInput(data=data, loss_fn="cross_entropy"), model_id, seq_id)
@@ -174,7 +175,7 @@ def of_peer(args: argparse.Namespace, data: list[types.Datum]) -> list[dict]:
 def measure_round(args: argparse.Namespace, dtype: str, data: list[types.Datum]) -> list[dict]:
     """Measures the engine before and after the server. `ratio` is relative to their mean."""
     before = of_engine(args, dtype)
-    rows = of_server(args, data) + (of_peer(args, data) if args.peer else [])
+    rows = of_peer(args, data) if args.peer else of_server(args, data)
     after = of_engine(args, dtype)
     engine = (before["tokens_per_second"] + after["tokens_per_second"]) / 2
     one = {row["figure"]: row["tokens_per_second"] for row in rows if row["clients"] == 1}
@@ -195,7 +196,7 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--peer", metavar="URL", help="another server of the same model that runs")
+    parser.add_argument("--peer", metavar="URL", help="measures this server, which runs, instead of ours")
     args = parser.parse_args()
     args.tidemill, args.model = args.tidemill.resolve(), args.model.resolve()
     config = json.loads((args.model / "config.json").read_text())
