@@ -121,22 +121,27 @@ class FilesTest(unittest.TestCase):
 
 
 class DocumentTest(unittest.TestCase):
-    """The example of a reinforcement job in docs/fine-tuning.md, as it is there, on the server of the quickstart."""
+    """The examples of reinforcement jobs in docs/fine-tuning.md, as they are there, on the server of the quickstart."""
 
     def test_the_reinforcement_job_succeeds(self) -> None:
         text = (SOURCE / "docs/fine-tuning.md").read_text()
-        blocks = [block for block in text.split("```python\n")[1:] if '"reinforcement"' in block]
-        self.assertEqual(len(blocks), 1)
+        blocks = [block.split("```")[0] for block in text.split("```python\n")[1:]]
+        example, grader = [block for block in blocks if '"reinforcement"' in block]
         with tempfile.TemporaryDirectory() as folder, \
                 Server(PROGRAM, SOURCE / "configs/serve-quickstart.yaml",
                        f"serve.jobs_path={folder}/jobs") as server, \
                 openai.OpenAI(base_url=server.url + "/v1", api_key="none") as client:
             names = {"client": client}
-            exec(blocks[0].split("```")[0].replace('open("', f'open("{SOURCE}/'), names)
+            exec(example.replace('open("', f'open("{SOURCE}/'), names)
             self.assertEqual(names["job"].status, "succeeded", names["job"].error)
             tuned = client.completions.create(model=names["job"].fine_tuned_model, prompt="38+86=",
                                               max_tokens=4)
             self.assertEqual(len(tuned.choices), 1)
+            exec(grader, names)
+            job = client.fine_tuning.jobs.create(
+                model="arithmetic", training_file=names["file"].id, method=names["method"],
+                extra_body={"tidemill": {"train.steps": 1, "rollout.max_new_tokens": 4}})
+            client.fine_tuning.jobs.cancel(job.id)
 
 
 class ShapesTest(unittest.TestCase):
