@@ -480,7 +480,8 @@ CallResult<OptimStepCall> read_optim_step(std::string_view body) {
     }
     JsonFields params(*value, "", "adam_params.");
     const double below_one = std::nextafter(1.0, 0.0);
-    // The ranges of a run's `train` options: values beyond them would only ruin the weights.
+    // Values beyond these would only ruin the weights. A run's options have the same ranges of the
+    // rate and the decay.
     call.step.learning_rate = params.real("learning_rate", {0.0, 10.0}).value_or(1e-4);
     call.step.beta1 = params.real("beta1", {0.0, below_one}).value_or(0.9);
     call.step.beta2 = params.real("beta2", {0.0, below_one}).value_or(0.95);

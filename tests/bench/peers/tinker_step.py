@@ -103,7 +103,7 @@ class RawClient:
         stepped = self.post("optim_step", adam)
         self.next += 2
         self.wait(passed)
-        self.wait(stepped)
+        json.loads(self.wait(stepped))["metrics"]["grad_norm"]  # fails unless the step succeeded
 
 
 def measure(clients: list[Step], steps: int, tokens: int) -> dict:
