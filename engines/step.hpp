@@ -16,6 +16,9 @@ struct StepBudget {
   /// The maximum number of `tokens` in prefill chunks. It bounds how long a long prompt delays the
   /// next tokens of other sequences. At least one token is computed.
   std::int64_t prefill_tokens = std::numeric_limits<std::int64_t>::max();
+  /// Once prefill chunks have this many tokens, the iteration begins no further prompt. So the
+  /// first token of a prompt waits for fewer later ones.
+  std::int64_t prefill_target = std::numeric_limits<std::int64_t>::max();
   /// The maximum number of units of a training job. A unit takes a window of tokens through a part
   /// of a layer or the head, forward or backward; or it evaluates the loss; or it updates, lays
   /// out, saves or captures a part of the parameters. At least 1.

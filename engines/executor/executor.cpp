@@ -169,7 +169,8 @@ bool Executor::train(TrainingJob& job, const StepBudget& budget, Iteration& iter
 }
 
 // Limits prompts to what the latency goal leaves beside sequences that are being decoded. Without
-// such sequences, the goal for first tokens bounds them.
+// such sequences, the goal for first tokens bounds them. An iteration that is long enough to be
+// efficient begins no further prompt.
 StepBudget Executor::rollout_budget() const {
   StepBudget budget{options_.rollout_tokens, options_.prefill_tokens};
   if (shares_.has_value()) {
@@ -177,6 +178,7 @@ StepBudget Executor::rollout_budget() const {
     budget.prefill_tokens = iteration_times_.prefill_within(
         {num_decoding_, 0, read_tokens_}, jobs_.has_work() ? shares_->prefill_limit(limit) : limit,
         std::min(budget.tokens, budget.prefill_tokens));
+    budget.prefill_target = iteration_times_.efficient_prefill();
   }
   return budget;
 }

@@ -100,4 +100,16 @@ std::int64_t IterationTimes::prefill_within(const IterationLoad& load, Duration 
   return std::clamp(fits, std::min(kMinPrefill, max_tokens), max_tokens);
 }
 
+std::int64_t IterationTimes::efficient_prefill() const {
+  if (products_[2][2] <= 0.0) {
+    return kFirstPrefill;
+  }
+  const double constant = kEfficientTimes * coefficients_[0];
+  const double per_token = coefficients_[2] / kTokens;
+  if (constant >= per_token * static_cast<double>(kMaxEfficient)) {
+    return kMaxEfficient;
+  }
+  return std::max(kMinPrefill, static_cast<std::int64_t>(std::ceil(constant / per_token)));
+}
+
 }  // namespace tidemill::engines

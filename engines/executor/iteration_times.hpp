@@ -37,9 +37,16 @@ public:
   [[nodiscard]] std::int64_t prefill_within(const IterationLoad& load, Duration limit,
                                             std::int64_t max_tokens) const;
 
+  /// Returns how many prefilled tokens an iteration needs to be efficient: as many as take
+  /// `kEfficientTimes` as long as its constant part, within `kMinPrefill` and `kMaxEfficient`.
+  /// Before the first prefill, returns `kFirstPrefill`.
+  [[nodiscard]] std::int64_t efficient_prefill() const;
+
   /// Smaller chunks cost more time per token than they save latency.
   static constexpr std::int64_t kMinPrefill = 64;
   static constexpr std::int64_t kFirstPrefill = 128;
+  static constexpr std::int64_t kMaxEfficient = 4096;
+  static constexpr double kEfficientTimes = 8.0;
 
 private:
   static constexpr std::size_t kTerms = 4;

@@ -249,8 +249,9 @@ Result<StepReport> RolloutView::step(const StepBudget& budget) {
   StepReport report;
   end_overdue();
   drop_pages_of_removed_adapters();
-  RolloutPlan plan =
-      queue_.plan({std::min(budget.tokens, rows_.layers), budget.prefill_tokens}, admission());
+  const IterationBudget tokens{std::min(budget.tokens, rows_.layers), budget.prefill_tokens,
+                               budget.prefill_target};
+  RolloutPlan plan = queue_.plan(tokens, admission());
   report.cached_tokens = plan.cached_tokens;
   report.preemptions = plan.preemptions + std::exchange(preempted_between_steps_, 0);
   report.kv_use =

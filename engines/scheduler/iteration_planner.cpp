@@ -237,17 +237,19 @@ IterationPlan IterationPlanner::plan(const IterationBudget& budget, const Admiss
   }
   const std::size_t num_decoding = plan.chunks.size();
   std::int64_t left_to_prefill = std::max<std::int64_t>(std::min(left, budget.prefill_tokens), 1);
+  std::int64_t left_to_target = budget.prefill_target;
   std::size_t next_decoding = 0;
   for (PlannedSequence* sequence : running_) {
     if (next_decoding < num_decoding && plan.chunks[next_decoding].sequence == sequence) {
       ++next_decoding;
     } else if (sequence->num_uncached() == 0) {
       plan.chunks.push_back({sequence, 0});
-    } else if (left > 0 && left_to_prefill > 0) {
+    } else if (left > 0 && left_to_prefill > 0 && left_to_target > 0) {
       const std::int64_t count = std::min(left_to_prefill, sequence->num_uncached());
       plan.chunks.push_back({sequence, count});
       left -= count;
       left_to_prefill -= count;
+      left_to_target -= count;
     }
   }
   return plan;

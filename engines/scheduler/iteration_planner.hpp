@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -38,6 +39,8 @@ struct PlannerOptions {
 struct IterationBudget {
   std::int64_t tokens = 1;          // at least one is computed
   std::int64_t prefill_tokens = 1;  // maximum for sequences with more than one to compute
+  /// Once so many are planned for such sequences, no further one gets any.
+  std::int64_t prefill_target = std::numeric_limits<std::int64_t>::max();
 };
 
 /// A sequence's next tokens to compute. If there are none, its next token is sampled from `row`.

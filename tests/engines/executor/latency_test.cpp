@@ -48,6 +48,24 @@ TEST(IterationTimes, FitsTheTimeOfEachKindOfWork) {
   EXPECT_EQ(times.prefill_within({10, 0, 0}, 10ms, 5), 5);
 }
 
+TEST(IterationTimes, APrefillIsEfficientIfItTakesManyTimesAsLongAsTheConstantPart) {
+  const auto efficient = [](double constant_ms, double token_ms) {
+    IterationTimes times;
+    EXPECT_EQ(times.efficient_prefill(), IterationTimes::kFirstPrefill);
+    for (std::int64_t i = 0; i < 200; ++i) {
+      const std::int64_t tokens = i % 3 == 0 ? 64 + i : 0;
+      times.add({1 + i % 17, tokens, 0},
+                milliseconds(constant_ms + token_ms * static_cast<double>(tokens)));
+    }
+    return static_cast<double>(times.efficient_prefill());
+  };
+  EXPECT_NEAR(efficient(10.0, 0.8), 100.0, 1.0);
+  EXPECT_NEAR(efficient(30.0, 0.8), 300.0, 1.0);
+  EXPECT_EQ(efficient(1.0, 0.8), IterationTimes::kMinPrefill);
+  EXPECT_EQ(efficient(1000.0, 0.8), IterationTimes::kMaxEfficient);
+  EXPECT_EQ(efficient(1.0, 0.0), IterationTimes::kMaxEfficient);
+}
+
 TEST(IterationTimes, NeverPredictsThatMoreWorkTakesLessTime) {
   IterationTimes times;
   RandomStream random(7);
@@ -168,18 +186,19 @@ public:
     --work;
     last_budget = budget;
     StepReport report;
-    report.decode_tokens = prefills ? 0 : 4;
+    report.decode_tokens = prefills ? 0 : sequences;
     report.prefill_tokens = prefills ? 100 : 0;
     if (per_prefilled > Duration{0}) {
       report.prefill_tokens = std::min(budget.tokens, budget.prefill_tokens);
-      report.decode_tokens = 4;
+      report.decode_tokens = sequences;
     }
     clock_.advance(iteration_ + per_prefilled * report.prefill_tokens);
-    report.running = 4;
+    report.running = sequences;
     return report;
   }
 
   std::int64_t work = 0;
+  std::int64_t sequences = 4;
   bool prefills = false;
   /// If set, an iteration also decodes, and prefills as many tokens as it may, for this time each.
   Duration per_prefilled{0};
@@ -415,6 +434,18 @@ TEST_F(GoalTest, PromptsAreCutToTheGoalBesideSequencesThatDecode) {
   static_cast<void>(executor.iterate());
   EXPECT_LT(rollout_.last_budget.prefill_tokens, 1000);
   EXPECT_GE(rollout_.last_budget.prefill_tokens, IterationTimes::kMinPrefill);
+}
+
+TEST_F(GoalTest, AnEfficientIterationBeginsNoFurtherPrompt) {
+  Executor executor(&rollout_, goal_options(0.75), &clock_);
+  rollout_.work = kPlenty;
+  for (rollout_.sequences = 1; rollout_.sequences < 10; ++rollout_.sequences) {
+    run(executor, 200ms);  // 20 ms for any number of sequences
+  }
+  rollout_.per_prefilled = 1ms;
+  run(executor, 1s);
+  static_cast<void>(executor.iterate());
+  EXPECT_NEAR(static_cast<double>(rollout_.last_budget.prefill_target), 160.0, 1.0);
 }
 
 TEST_F(GoalTest, AFailureNamesItsJobAndLeavesTheOthersRunning) {

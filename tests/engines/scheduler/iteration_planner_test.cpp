@@ -145,6 +145,28 @@ TEST(IterationPlannerTest, DecodesFirstThenPrefillsInChunks) {
   }
 }
 
+TEST(IterationPlannerTest, BeginsNoFurtherPromptOnceTheTargetIsReached) {
+  SimulatedGeneration generation(1000, {});
+  const auto prefilled = [&](std::int64_t prefill_tokens) {
+    const std::int64_t before = generation.totals().prefill_tokens;
+    generation.step({1000, prefill_tokens, 40});
+    return generation.totals().prefill_tokens - before;
+  };
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    generation.submit(request_of(50, 20, i, static_cast<std::int32_t>(i)));
+  }
+  EXPECT_EQ(prefilled(1000), 50);
+  EXPECT_EQ(prefilled(30), 30) << "the maximum is less than the target";
+  EXPECT_EQ(prefilled(1000), 70) << "the rest of the second prompt is less than the target";
+  for (std::uint64_t i = 0; i < 6; ++i) {
+    generation.submit(request_of(15, 20, i, static_cast<std::int32_t>(10 + i)));
+  }
+  generation.submit(request_of(300, 20, 0, 30));
+  EXPECT_EQ(prefilled(1000), 45);
+  EXPECT_EQ(prefilled(1000), 45);
+  EXPECT_EQ(prefilled(1000), 300);
+}
+
 TEST(IterationPlannerTest, TrainingTakesCachedPagesFirst) {
   SimulatedGeneration generation(20, {});
   generation.submit(request_of(100, 4, 1));
