@@ -97,6 +97,7 @@ class RawClient:
             return result
 
     def step(self) -> None:
+        self.connection.close()  # the server may have closed it during steps of other clients
         passed = self.post("forward_backward", self.bodies.pop(self.next), "application/x-protobuf")
         adam = json.dumps({"model_id": self.model_id, "seq_id": self.next + 1,
                            "type": "optim_step", "adam_params": ADAM.model_dump()}).encode()
