@@ -229,7 +229,7 @@ class ServerLifeTest(unittest.TestCase):
             server.post("/v1/completions", prompt="1+1=", max_tokens=1)
 
     def test_metrics_count_the_requests_of_tinker(self) -> None:
-        with Server(PROGRAM, MODEL, "serve.checkpoints_path=checkpoints") as server:
+        with Server(PROGRAM, MODEL, "serve.checkpoints_path=runs/checkpoints") as server:
             def call(path: str, status: int = 200, **body: object) -> dict:
                 got, data = server.request("POST", "/api/v1/" + path, body)
                 self.assertEqual(got, status, data)

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "actors/gateway/api_keys.hpp"
@@ -90,8 +91,10 @@ Result<std::unique_ptr<TinkerServer>> open_tinker(const ServeOptions& options,
   }
   auto tinker = std::make_unique<TinkerServer>();
   TIDEMILL_ASSIGN_OR_RETURN(tinker->port, start_port("io"));
-  auto store =
-      actors::tinker::open_disk_store(tinker->files, *options.serve.checkpoints_path, files.config);
+  const std::filesystem::path folder = *options.serve.checkpoints_path;
+  std::error_code ignored;  // `open_disk_store` then says what is missing
+  std::filesystem::create_directories(folder.parent_path(), ignored);
+  auto store = actors::tinker::open_disk_store(tinker->files, folder, files.config);
   if (!store.ok()) {
     return store.status().with_context("serve.checkpoints_path");
   }
