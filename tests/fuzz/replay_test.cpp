@@ -27,6 +27,7 @@ constexpr Row kRows[] = {
     {"api_request", api_request, 0, 11, 0},
     {"chat_template", chat_template, 5, 48, 3},
     {"dataset_rows", dataset_rows, 3, 11, 3},
+    {"envelope", envelope, 0, 5, 0},
     {"gguf", gguf, 1, 20, 0},
     {"json_schema", json_schema, 0, 3, 0},
     {"model_config", model_config, 18, 0, 0},

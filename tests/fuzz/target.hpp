@@ -59,6 +59,7 @@ void adapter_config(std::string_view input);
 void api_request(std::string_view input);
 void chat_template(std::string_view input);
 void dataset_rows(std::string_view input);
+void envelope(std::string_view input);
 void gguf(std::string_view input);
 void json_schema(std::string_view input);
 void model_config(std::string_view input);
