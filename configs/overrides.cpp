@@ -47,6 +47,9 @@ Status apply_overrides(std::span<const Override> overrides, ConfigNode& root) {
     if (find_invalid_utf8(argument.text)) {
       return refused("is not UTF-8 text");
     }
+    if (argument.text.find('\0') != std::string::npos) {
+      return refused("contains a NUL character");  // as YAML is refused, which it may be printed as
+    }
     const std::size_t equals = argument.text.find('=');
     if (equals == std::string::npos) {
       return refused("needs key=value, found " + schema::clipped(argument.text));

@@ -21,8 +21,9 @@ struct Override {
 /// A value that starts with `[`, `{` or a quote is parsed as YAML. Any other value is used
 /// verbatim, so that globs and stop strings need no second level of quotes. `null` and `~` are
 /// null. If several overrides set a key, the last one counts.
-/// Errors: `kInvalidArgument` naming the location: an argument that is not UTF-8 or has no `=`, an
-/// empty value, an empty word in the path, a path through a value that has no keys, invalid YAML.
+/// Errors: `kInvalidArgument` naming the location: an argument that is not UTF-8, contains a NUL
+/// character or has no `=`, an empty value, an empty word in the path, a path through a value that
+/// has no keys, invalid YAML.
 [[nodiscard]] Status apply_overrides(std::span<const Override> overrides, ConfigNode& root);
 
 }  // namespace tidemill::configs

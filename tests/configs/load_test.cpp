@@ -357,6 +357,7 @@ TEST_F(LoadTest, AnOverrideThatCannotBeSetIsRefused) {
     return path + "=1";
   };
   EXPECT_EQ(refusal("a=\xFF"), "argument 3: is not UTF-8 text");
+  EXPECT_EQ(refusal(std::string("a=b\0c", 5)), "argument 3: contains a NUL character");
   EXPECT_EQ(refusal(levels(kMaxYamlDepth)), "");
   EXPECT_EQ(refusal(levels(kMaxYamlDepth + 1)), "argument 3: names a key deeper than 32 levels");
   const std::string list = ": cannot set one element of a list; give the whole list: ";
