@@ -228,7 +228,7 @@ void PeerSession::end(const std::string& reason) {
   }
 }
 
-void PeerSession::fail_request(std::uint64_t number, Status reason) {
+void PeerSession::fail_request(std::uint64_t number, const Status& reason) {
   const auto request = requests_.find(number);
   expiries_.erase({request->second, number});
   requests_.erase(request);

@@ -166,7 +166,7 @@ private:
   void take_acknowledgement(std::uint64_t acknowledged, TimePoint now);
   void take_message(const Envelope& frame, TimePoint now);
   void resend_all(TimePoint now);
-  void fail_request(std::uint64_t number, Status reason);
+  void fail_request(std::uint64_t number, const Status& reason);
 
   PeerSessionOptions options_;
   State state_ = State::kDisconnected;

@@ -2,8 +2,8 @@
 #include "transport/peer_session.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "base/random.hpp"
+#include "transport/loopback/loopback_network.hpp"
 
 namespace tidemill::transport {
 namespace {
@@ -315,196 +316,180 @@ TEST_F(PeerSessionTest, FramesThatBreakTheRulesAreRefusedAndDoNotCount) {
   EXPECT_EQ(values(b_.take_messages()), (std::vector<std::uint64_t>{1}));
 }
 
-// Two sessions over a network that loses, repeats, delays, reorders and damages frames, and whose
-// connections break. Both sides send messages and requests, and release what they get after a
-// while.
-class FaultyNetwork {
+// One end of a session over a network with faults. It sends messages and requests, answers those of
+// the other end, and releases what it gets after a while.
+class FaultyEnd final : public ConnectionListener {
 public:
-  explicit FaultyNetwork(std::uint64_t seed) : random_(seed) {
-    loss_ = 0.3 * random_.uniform();
-    repeat_ = 0.3 * random_.uniform();
-    damage_ = random_.below(2) == 0 ? 0.0 : 0.02 * random_.uniform();
-    break_ = random_.below(2) == 0 ? 0.0 : 0.02 * random_.uniform();
+  FaultyEnd(std::uint32_t self, std::uint32_t peer, std::uint64_t seed, std::uint64_t count)
+      : random_(seed, self), count_(count), session_(options_of(self, peer), kStart) {}
+
+  void set_connection(std::unique_ptr<Connection> connection, TimePoint now) {
+    now_ = now;
+    connection_ = std::move(connection);
+    session_.connect(now);
+  }
+  [[nodiscard]] bool connected() const { return connection_ != nullptr && !closed_; }
+  void drop_connection() {
+    connection_.reset();
+    closed_ = false;
   }
 
-  // Runs until both sides have sent `count` messages and everything has arrived.
-  void run(std::uint64_t count) {
-    while (!done(count)) {
-      ASSERT_LT(now_, kStart + seconds(3600)) << "the sessions make no progress";
-      if (!connected_ && now_ >= connect_at_) {
-        connected_ = true;
-        for (Side& side : sides_) {
-          side.session.connect(now_);
-        }
-      }
-      for (Side& side : sides_) {
-        step(side, count);
-        ASSERT_FALSE(::testing::Test::HasFatalFailure());
-      }
-      deliver();
-      if (random_.uniform() < break_) {
-        disconnect();
-      }
-      now_ += milliseconds(1 + random_.below(50));
+  void on_frame(const Buffer& frame) override {
+    const Result<Envelope> envelope = read_envelope(frame);
+    if (!envelope.ok()) {
+      EXPECT_EQ(envelope.status().message(), "envelope: the checksum is wrong");
+      ++damaged_;
+      connection_->close();
+      return;
     }
-    for (const Side& side : sides_) {
-      EXPECT_EQ(side.answered + side.failed, side.requests);
-      EXPECT_EQ(side.session.counts().taken, side.session.counts().late_answers + side.taken);
+    const Status status = session_.receive(envelope.value(), now_);
+    ASSERT_TRUE(status.ok()) << status.to_string();
+  }
+  void on_closed(const Status& /*reason*/) override {
+    closed_ = true;
+    session_.disconnect(now_);
+  }
+
+  void step(TimePoint now) {
+    now_ = now;
+    session_.advance(now);
+    while (!answers_.empty() && session_.send(answers_.front()).ok()) {
+      answers_.erase(answers_.begin());
+    }
+    if (sent_ < count_ && random_.below(3) == 0) {
+      send_next();
+    }
+    for (const FailedRequest& failure : session_.take_failures()) {
+      ASSERT_EQ(open_.erase(failure.number), 1U) << "a request has failed twice";
+      ++failed_;
+    }
+    for (IncomingMessage& message : session_.take_messages()) {
+      take(std::move(message));
+    }
+    while (!held_.empty() && random_.below(4) == 0) {
+      session_.release(held_.front());
+      held_.erase(held_.begin());
+    }
+    for (const Envelope& envelope : session_.take_frames(now)) {
+      Result<std::vector<std::byte>> frame = write_envelope(envelope);
+      ASSERT_TRUE(frame.ok());
+      (void)connection_->send(Buffer::adopt(std::move(frame).value(), DType::kU8));
+    }
+    if (session_.state() == PeerSession::State::kDisconnected && connected()) {
+      connection_->close();  // the other end was silent
     }
   }
 
-  std::uint64_t num_resent() const {
-    return sides_[0].session.counts().resent + sides_[1].session.counts().resent;
+  [[nodiscard]] bool done() const {
+    return sent_ == count_ && next_ == count_ && open_.empty() && answers_.empty() &&
+           session_.unacknowledged_bytes() == 0;
   }
-  std::uint64_t num_failed() const { return sides_[0].failed + sides_[1].failed; }
-  std::uint64_t num_damaged() const { return damaged_; }
+  void check_counts() const {
+    EXPECT_EQ(answered_ + failed_, requests_);
+    EXPECT_EQ(session_.counts().taken, session_.counts().late_answers + taken_);
+  }
+  [[nodiscard]] std::uint64_t num_resent() const { return session_.counts().resent; }
+  [[nodiscard]] std::uint64_t num_failed() const { return failed_; }
+  [[nodiscard]] std::uint64_t num_damaged() const { return damaged_; }
 
 private:
-  struct Side {
-    Side(std::uint32_t self, std::uint32_t peer) : session(options_of(self, peer), kStart) {}
-    PeerSession session;
-    std::uint64_t sent = 0;   // messages that are no answers
-    std::uint64_t taken = 0;  // messages of all kinds
-    std::uint64_t next = 0;   // the value of the next message from the peer that is no answer
-    std::uint64_t requests = 0;
-    std::uint64_t answered = 0;
-    std::uint64_t failed = 0;
-    std::set<std::uint64_t> open;          // numbers of requests
-    std::vector<OutgoingMessage> answers;  // that wait for room
-    std::vector<IncomingMessage> held;     // not released
-  };
-  struct Flying {
-    TimePoint arrives;
-    std::size_t to;
-    std::vector<std::byte> frame;
-  };
-
-  void step(Side& side, std::uint64_t count) {
-    side.session.advance(now_);
-    while (!side.answers.empty() && side.session.send(side.answers.front()).ok()) {
-      side.answers.erase(side.answers.begin());
+  void send_next() {
+    OutgoingMessage message = message_of(sent_, random_.below(1000));
+    const bool request = random_.below(3) == 0;
+    if (request) {
+      message.expires = now_ + milliseconds(random_.below(3000));
     }
-    if (side.sent < count && random_.below(3) == 0) {
-      OutgoingMessage message = message_of(side.sent, random_.below(1000));
-      const bool request = random_.below(3) == 0;
-      if (request) {
-        message.expires = now_ + milliseconds(random_.below(3000));
-      }
-      const Result<std::uint64_t> number = side.session.send(message);
-      if (number.ok()) {
-        ++side.sent;
-        if (request) {
-          ++side.requests;
-          side.open.insert(number.value());
-        }
-      } else {
-        ASSERT_EQ(number.status().code(), Errc::kResourceExhausted);
-      }
+    const Result<std::uint64_t> number = session_.send(message);
+    if (!number.ok()) {
+      ASSERT_EQ(number.status().code(), Errc::kResourceExhausted);
+      return;
     }
-    for (const FailedRequest& failure : side.session.take_failures()) {
-      ASSERT_EQ(side.open.erase(failure.number), 1U) << "a request has failed twice";
-      ++side.failed;
-    }
-    for (IncomingMessage& message : side.session.take_messages()) {
-      take(side, std::move(message));
-    }
-    while (!side.held.empty() && random_.below(4) == 0) {
-      side.session.release(side.held.front());
-      side.held.erase(side.held.begin());
-    }
-    send_frames(side);
-    if (side.session.state() == PeerSession::State::kDisconnected && connected_) {
-      disconnect();
+    ++sent_;
+    if (request) {
+      ++requests_;
+      open_.insert(number.value());
     }
   }
 
-  void take(Side& side, IncomingMessage message) {
-    ++side.taken;
+  void take(IncomingMessage message) {
+    ++taken_;
     std::uint64_t held = 0;
-    for (const IncomingMessage& other : side.held) {
+    for (const IncomingMessage& other : held_) {
       held += other.body.size_bytes() + kMessageOverheadBytes;
     }
     ASSERT_LE(held + message.body.size_bytes() + kMessageOverheadBytes, 3000U) << "over the credit";
     if (message.request != 0) {
-      ASSERT_EQ(side.open.erase(message.request), 1U) << "a request was answered twice";
-      ++side.answered;
+      ASSERT_EQ(open_.erase(message.request), 1U) << "a request was answered twice";
+      ++answered_;
     } else {
-      ASSERT_EQ(value_of(message.body), side.next) << "lost, repeated or out of order";
-      ++side.next;
+      ASSERT_EQ(value_of(message.body), next_) << "lost, repeated or out of order";
+      ++next_;
       if (message.expires.has_value()) {
         OutgoingMessage answer = message_of(0);
         answer.request = message.number;
-        side.answers.push_back(std::move(answer));
+        answers_.push_back(std::move(answer));
       }
     }
-    side.held.push_back(std::move(message));
-  }
-
-  void send_frames(Side& side) {
-    const std::size_t to = &side == &sides_[0] ? 1 : 0;
-    for (const Envelope& envelope : side.session.take_frames(now_)) {
-      Result<std::vector<std::byte>> frame = write_envelope(envelope);
-      ASSERT_TRUE(frame.ok());
-      const int copies = random_.uniform() < loss_ ? 0 : random_.uniform() < repeat_ ? 2 : 1;
-      for (int i = 0; i < copies; ++i) {
-        Flying flying{now_ + milliseconds(random_.below(200)), to, frame.value()};
-        if (random_.uniform() < damage_) {
-          ++damaged_;
-          flying.frame[random_.below(flying.frame.size())] ^= std::byte{16};
-        }
-        flying_.push_back(std::move(flying));
-      }
-    }
-  }
-
-  void deliver() {
-    for (std::size_t i = 0; i < flying_.size() && connected_;) {
-      if (flying_[i].arrives > now_) {
-        ++i;
-        continue;
-      }
-      const Flying flying = std::move(flying_[i]);
-      flying_.erase(flying_.begin() + static_cast<std::ptrdiff_t>(i));
-      const Result<Envelope> envelope = read_envelope(Buffer::copy_of(flying.frame));
-      if (!envelope.ok()) {
-        disconnect();  // a damaged frame costs the connection
-        return;
-      }
-      const Status status = sides_[flying.to].session.receive(envelope.value(), now_);
-      ASSERT_TRUE(status.ok()) << status.to_string();
-    }
-  }
-
-  void disconnect() {
-    if (connected_) {
-      connected_ = false;
-      connect_at_ = now_ + milliseconds(random_.below(500));
-      flying_.clear();
-      for (Side& side : sides_) {
-        side.session.disconnect(now_);
-      }
-    }
-  }
-
-  bool done(std::uint64_t count) const {
-    return std::ranges::all_of(sides_, [&](const Side& side) {
-      return side.sent == count && side.next == count && side.open.empty() &&
-             side.session.unacknowledged_bytes() == 0 && side.answers.empty();
-    });
+    held_.push_back(std::move(message));
   }
 
   RandomStream random_;
-  double loss_ = 0.0;
-  double repeat_ = 0.0;
-  double damage_ = 0.0;
-  double break_ = 0.0;
-  std::array<Side, 2> sides_{Side(1, 2), Side(2, 1)};
-  std::vector<Flying> flying_;
-  bool connected_ = false;
-  TimePoint connect_at_ = kStart;
+  const std::uint64_t count_;  // messages to send that are no answers
+  PeerSession session_;
+  std::unique_ptr<Connection> connection_;
+  bool closed_ = false;
   TimePoint now_ = kStart;
+  std::uint64_t sent_ = 0;   // of `count_`
+  std::uint64_t taken_ = 0;  // messages of all kinds
+  std::uint64_t next_ = 0;   // the value of the next message from the other end that is no answer
+  std::uint64_t requests_ = 0;
+  std::uint64_t answered_ = 0;
+  std::uint64_t failed_ = 0;
   std::uint64_t damaged_ = 0;
+  std::set<std::uint64_t> open_;          // numbers of requests
+  std::vector<OutgoingMessage> answers_;  // that wait for room
+  std::vector<IncomingMessage> held_;     // not released
 };
+
+LoopbackFaults random_faults(std::uint64_t seed) {
+  RandomStream random(seed, 3);
+  LoopbackFaults faults;
+  faults.lost = 0.3 * random.uniform();
+  faults.repeated = 0.3 * random.uniform();
+  faults.damaged = random.below(2) == 0 ? 0.0 : 0.02 * random.uniform();
+  faults.broken = random.below(2) == 0 ? 0.0 : 0.02 * random.uniform();
+  faults.max_delay = milliseconds(200);
+  return faults;
+}
+
+// Runs two ends until everything has arrived. Broken connections are made again.
+void run_ends(FaultyEnd& a, FaultyEnd& b, std::uint64_t seed) {
+  LoopbackNetwork network(seed, random_faults(seed));
+  RandomStream random(seed, 4);
+  TimePoint connect_at = kStart;
+  for (TimePoint now = kStart; !a.done() || !b.done(); now += milliseconds(1 + random.below(50))) {
+    ASSERT_LT(now, kStart + seconds(3600)) << "the sessions make no progress";
+    network.advance(now);
+    if (!a.connected() && !b.connected()) {
+      if (connect_at == TimePoint::max()) {
+        connect_at = now + milliseconds(random.below(500));
+      }
+      if (now >= connect_at) {
+        a.drop_connection();
+        b.drop_connection();
+        LoopbackNetwork::Pair sides = network.connect(a, b);
+        a.set_connection(std::move(sides.first), now);
+        b.set_connection(std::move(sides.second), now);
+        connect_at = TimePoint::max();
+      }
+    }
+    a.step(now);
+    b.step(now);
+    ASSERT_FALSE(::testing::Test::HasFailure());
+  }
+  a.drop_connection();
+  b.drop_connection();
+}
 
 TEST(PeerSessionFaults, NothingIsLostRepeatedOrReordered) {
   std::uint64_t resent = 0;
@@ -512,12 +497,16 @@ TEST(PeerSessionFaults, NothingIsLostRepeatedOrReordered) {
   std::uint64_t damaged = 0;
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    FaultyNetwork network(seed);
-    network.run(100);
+    FaultyEnd a(1, 2, seed, 100);
+    FaultyEnd b(2, 1, seed, 100);
+    run_ends(a, b, seed);
     ASSERT_FALSE(HasFailure());
-    resent += network.num_resent();
-    failed += network.num_failed();
-    damaged += network.num_damaged();
+    for (const FaultyEnd* end : {&a, &b}) {
+      end->check_counts();
+      resent += end->num_resent();
+      failed += end->num_failed();
+      damaged += end->num_damaged();
+    }
   }
   // The faults have happened.
   EXPECT_GT(resent, 1000U);

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// A connection to another process: it carries frames, in order, until it closes.
+//
+// Each backend is a folder: `loopback/` for tests and simulation. A connection may break at any
+// time, and frames that are on the way are then lost; PeerSession repeats them. Its owner limits
+// what is on the way, so a connection has no limit of its own.
+#pragma once
+
+#include "base/buffer.hpp"
+#include "base/status.hpp"
+
+namespace tidemill::transport {
+
+/// Receives what happens on a connection.
+///
+/// Threads: one call at a time, and none from inside a call of the connection by the same thread.
+class ConnectionListener {
+public:
+  ConnectionListener() = default;
+  ConnectionListener(const ConnectionListener&) = delete;
+  ConnectionListener& operator=(const ConnectionListener&) = delete;
+  virtual ~ConnectionListener() = default;
+
+  /// A frame has arrived, whole and unchanged unless the network has damaged it.
+  virtual void on_frame(const Buffer& frame) = 0;
+  /// The connection is closed: by the other side, by `close`, or because it broke. The last call,
+  /// and made exactly once, unless the connection is destroyed first.
+  virtual void on_closed(const Status& reason) = 0;
+};
+
+/// One side of a connection. Destroying it closes it. The listener is not called after that.
+///
+/// Threads: safe to call concurrently; destroyed by one thread that makes no other call.
+class Connection {
+public:
+  Connection() = default;
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+  virtual ~Connection() = default;
+
+  /// Sends a frame, which may be empty, and does not wait. Requires a resolved buffer. Success does
+  /// not mean that the frame arrives.
+  /// Errors: `kInvalidArgument` if the frame is larger than `kMaxEnvelopeBytes`; `kUnavailable` if
+  /// the connection is closed.
+  [[nodiscard]] virtual Status send(const Buffer& frame) = 0;
+  /// Closes both sides. Frames on the way may be lost. Does nothing if it is closed.
+  virtual void close() = 0;
+};
+
+}  // namespace tidemill::transport

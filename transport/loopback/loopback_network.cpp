@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/loopback/loopback_network.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/check.hpp"
+#include "base/random.hpp"
+#include "transport/envelope.hpp"
+
+namespace tidemill::transport {
+namespace {
+
+// What will happen to the listener of a side.
+struct Event {
+  std::uint64_t side = 0;
+  bool closed = false;
+  Buffer frame;   // unless `closed`
+  Status reason;  // if `closed`
+};
+
+}  // namespace
+
+struct LoopbackNetwork::State {
+  State(std::uint64_t seed, const LoopbackFaults& chosen) : random(seed), faults(chosen) {}
+
+  [[nodiscard]] bool happens(double share) { return share > 0.0 && random.uniform() < share; }
+
+  // Events of one time happen in the order in which they were added.
+  void add(Duration delay, Event event) { events.emplace(now + delay, std::move(event)); }
+
+  void carry(std::uint64_t from, std::uint64_t to, const Buffer& frame);
+  void close(std::uint64_t first, const Status& for_first, std::uint64_t second,
+             const Status& for_second);
+
+  RandomStream random;
+  LoopbackFaults faults;
+  TimePoint now{};
+  std::uint64_t last_side = 0;
+  std::set<std::uint64_t> open;  // sides that are not closed
+  // Of the sides whose listener has not been told that they are closed.
+  std::map<std::uint64_t, ConnectionListener*> listeners;
+  std::multimap<TimePoint, Event> events;
+};
+
+// Carries a frame to the side `to`, or does something worse to it.
+void LoopbackNetwork::State::carry(std::uint64_t from, std::uint64_t to, const Buffer& frame) {
+  if (happens(faults.broken)) {
+    const Status reason(Errc::kUnavailable, "the network has broken the connection");
+    close(from, reason, to, reason);
+    return;
+  }
+  if (happens(faults.lost)) {
+    return;
+  }
+  const int copies = happens(faults.repeated) ? 2 : 1;
+  for (int i = 0; i < copies; ++i) {
+    Buffer copy = frame;
+    if (frame.size_bytes() > 0 && happens(faults.damaged)) {
+      std::vector<std::byte> bytes(frame.bytes().begin(), frame.bytes().end());
+      bytes[random.below(bytes.size())] ^= std::byte{1} << random.below(8);
+      copy = Buffer::adopt(std::move(bytes), DType::kU8);
+    }
+    const auto range = static_cast<std::uint64_t>(faults.max_delay.count()) + 1;
+    add(Duration(static_cast<std::int64_t>(random.below(range))), {to, false, copy, {}});
+  }
+}
+
+// Ends both sides. What was on the way is lost.
+void LoopbackNetwork::State::close(std::uint64_t first, const Status& for_first,
+                                   std::uint64_t second, const Status& for_second) {
+  std::erase_if(events, [&](const auto& entry) {
+    return entry.second.side == first || entry.second.side == second;
+  });
+  open.erase(first);
+  open.erase(second);
+  add(Duration::zero(), {first, true, {}, for_first});
+  add(Duration::zero(), {second, true, {}, for_second});
+}
+
+class LoopbackNetwork::Side final : public Connection {
+public:
+  Side(State& state, std::uint64_t self, std::uint64_t other)
+      : state_(state), self_(self), other_(other) {}
+  ~Side() override {
+    close();
+    state_.listeners.erase(self_);
+  }
+
+  Status send(const Buffer& frame) override {
+    TIDEMILL_CHECK(frame.resolved()) << to_string(frame.identity());
+    if (frame.size_bytes() > kMaxEnvelopeBytes) {
+      return invalid_argument("connection: a frame of " + std::to_string(frame.size_bytes()) +
+                              " bytes is too large (at most " + std::to_string(kMaxEnvelopeBytes) +
+                              ")");
+    }
+    if (!state_.open.contains(self_)) {
+      return {Errc::kUnavailable, "connection: it is closed"};
+    }
+    state_.carry(self_, other_, frame);
+    return {};
+  }
+
+  void close() override {
+    if (state_.open.contains(self_)) {
+      state_.close(self_, {Errc::kUnavailable, "this side has closed the connection"}, other_,
+                   {Errc::kUnavailable, "the other side has closed the connection"});
+    }
+  }
+
+private:
+  State& state_;
+  const std::uint64_t self_;
+  const std::uint64_t other_;
+};
+
+LoopbackNetwork::LoopbackNetwork(std::uint64_t seed, const LoopbackFaults& faults)
+    : state_(std::make_unique<State>(seed, faults)) {}
+
+LoopbackNetwork::~LoopbackNetwork() {
+  TIDEMILL_CHECK(state_->listeners.empty()) << "a connection outlives its network";
+}
+
+LoopbackNetwork::Pair LoopbackNetwork::connect(ConnectionListener& first,
+                                               ConnectionListener& second) {
+  const std::uint64_t a = ++state_->last_side;
+  const std::uint64_t b = ++state_->last_side;
+  state_->listeners.emplace(a, &first);
+  state_->listeners.emplace(b, &second);
+  state_->open.insert({a, b});
+  return {std::make_unique<Side>(*state_, a, b), std::make_unique<Side>(*state_, b, a)};
+}
+
+void LoopbackNetwork::advance(TimePoint now) {
+  TIDEMILL_CHECK(now >= state_->now) << "time goes back";
+  // An event may add others, also at its own time.
+  while (!state_->events.empty() && state_->events.begin()->first <= now) {
+    state_->now = std::max(state_->now, state_->events.begin()->first);
+    const Event event = std::move(state_->events.begin()->second);
+    state_->events.erase(state_->events.begin());
+    const auto listener = state_->listeners.find(event.side);
+    if (listener == state_->listeners.end()) {
+      continue;
+    }
+    ConnectionListener& target = *listener->second;
+    if (event.closed) {
+      state_->listeners.erase(listener);
+      target.on_closed(event.reason);
+    } else {
+      target.on_frame(event.frame);
+    }
+  }
+  state_->now = now;
+}
+
+TimePoint LoopbackNetwork::next_event() const {
+  return state_->events.empty() ? TimePoint::max() : state_->events.begin()->first;
+}
+
+}  // namespace tidemill::transport

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Connections inside one process, for tests and simulation.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "base/clock.hpp"
+#include "transport/connection.hpp"
+
+namespace tidemill::transport {
+
+/// What a network does to frames. A share is the probability for each frame.
+struct LoopbackFaults {
+  double lost = 0.0;
+  double repeated = 0.0;
+  /// One bit of the frame is flipped.
+  double damaged = 0.0;
+  /// The connection breaks instead of carrying the frame.
+  double broken = 0.0;
+  /// Frames take a time from zero to this one. Different times change their order.
+  Duration max_delay{};
+};
+
+/// A network of connections inside one process. The same seed, calls and times give the same
+/// events.
+///
+/// Threads: one call at a time, including calls of its connections. The network must outlive them.
+class LoopbackNetwork {
+public:
+  explicit LoopbackNetwork(std::uint64_t seed, const LoopbackFaults& faults = {});
+  LoopbackNetwork(const LoopbackNetwork&) = delete;
+  LoopbackNetwork& operator=(const LoopbackNetwork&) = delete;
+  ~LoopbackNetwork();
+
+  using Pair = std::pair<std::unique_ptr<Connection>, std::unique_ptr<Connection>>;
+  /// Makes a connection and returns its two sides, the first of which calls `first`. A listener
+  /// must outlive its side.
+  [[nodiscard]] Pair connect(ConnectionListener& first, ConnectionListener& second);
+
+  /// Calls the listeners for what happens until `now`, in the order of time. Times never go back.
+  void advance(TimePoint now);
+  /// Returns when something happens next.
+  [[nodiscard]] TimePoint next_event() const;
+
+private:
+  class Side;
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace tidemill::transport
