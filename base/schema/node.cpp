@@ -58,9 +58,14 @@ std::string yaml_quoted(std::string_view text) {
 std::string scalar_text(const ConfigNode& node) {
   switch (node.kind) {
     case ConfigNode::Kind::kNull: return "null";
-    case ConfigNode::Kind::kPlain: return node.text;
-    default: return is_plain_safe(node.text) ? node.text : yaml_quoted(node.text);
+    case ConfigNode::Kind::kPlain:
+      if (parse_json(node.text).ok()) {
+        return node.text;  // a number or a boolean
+      }
+      break;
+    default: break;
   }
+  return is_plain_safe(node.text) ? node.text : yaml_quoted(node.text);
 }
 
 std::string key_text(const std::string& key) {

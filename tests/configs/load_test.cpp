@@ -293,6 +293,24 @@ TEST_F(LoadTest, TextWithAnyCharactersReadsBack) {
   EXPECT_EQ(again.workflow.get<workflows::RlOptions>()->rollout.stop, texts) << resolved;
 }
 
+// A free-form value has no type, so that text without quotes stays as it is: it may be a number.
+TEST_F(LoadTest, PlainTextInFreeFormValuesReadsBack) {
+  const std::string text =
+      "workflow: rl\nmodel: {path: m}\ndata:\n  train: t\n  chat_template_kwargs:\n"
+      "    lines: 0\n\n      _\n    list:\n      - a, b\n      - x [y]\n    hash: a#b\n"
+      "    values: [1, -2.5, 1e3, true, x]\n";
+  const std::vector<Override> overrides{{"data.chat_template_kwargs.title=a: b", "argument 1"}};
+  const auto run = read_run_config(schema_, text, "run.yaml", overrides);
+  ASSERT_TRUE(run.ok()) << run.status().message();
+  const std::string resolved = resolved_text(schema_, run.value().value);
+  EXPECT_THAT(resolved, ::testing::HasSubstr("    lines: \"0\\n_\"\n"
+                                             "    list: [\"a, b\", \"x [y]\"]\n"
+                                             "    hash: \"a#b\"\n"
+                                             "    values: [1, -2.5, 1e3, true, x]\n"
+                                             "    title: \"a: b\"\n"));
+  EXPECT_EQ(resolved_text(schema_, read(resolved).value), resolved);
+}
+
 TEST_F(LoadTest, PresetsAreValidWithoutWarnings) {
   for (const char* name : {"quickstart.yaml", "quickstart-sft.yaml"}) {
     const auto run = load_run_config(schema_, std::string(TIDEMILL_SOURCE_DIR "/configs/") + name);

@@ -33,7 +33,7 @@ constexpr Row kRows[] = {
     {"model_config", model_config, 18, 0, 0},
     {"nf4_tensors", nf4_tensors, 0, 12, 0},
     {"own_files", own_files, 0, 8, 0},
-    {"run_file", run_file, 3, 5, 2},
+    {"run_file", run_file, 3, 5, 3},
     {"safetensors", safetensors, 1, 15, 0},
     {"shard_index", shard_index, 1, 7, 0},
     {"tinker_request", tinker_request, 0, 26, 0},
