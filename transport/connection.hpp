@@ -2,8 +2,9 @@
 // A connection to another process: it carries frames, in order, until it closes.
 //
 // Each backend is a folder: `loopback/` for tests and simulation. A connection may break at any
-// time, and frames that are on the way are then lost; PeerSession repeats them. Its owner limits
-// what is on the way, so a connection has no limit of its own.
+// time, and frames that are on the way are then lost; PeerSession sends them again. A session sends
+// each message once on a connection and limits what is unacknowledged, so a connection has no limit
+// of its own.
 #pragma once
 
 #include "base/buffer.hpp"
@@ -11,9 +12,11 @@
 
 namespace tidemill::transport {
 
-/// Receives what happens on a connection.
+/// Receives the events of a connection.
 ///
-/// Threads: one call at a time, and none from inside a call of the connection by the same thread.
+/// A call may use the connection, but not destroy it. No call is made from inside a call of a
+/// connection by the same thread.
+/// Threads: one call at a time for each connection.
 class ConnectionListener {
 public:
   ConnectionListener() = default;
@@ -28,7 +31,8 @@ public:
   virtual void on_closed(const Status& reason) = 0;
 };
 
-/// One side of a connection. Destroying it closes it. The listener is not called after that.
+/// One side of a connection. Destroying it closes it. The destructor waits for a call of the
+/// listener in progress, and none follows.
 ///
 /// Threads: safe to call concurrently; destroyed by one thread that makes no other call.
 class Connection {
@@ -43,7 +47,8 @@ public:
   /// Errors: `kInvalidArgument` if the frame is larger than `kMaxEnvelopeBytes`; `kUnavailable` if
   /// the connection is closed.
   [[nodiscard]] virtual Status send(const Buffer& frame) = 0;
-  /// Closes both sides. Frames on the way may be lost. Does nothing if it is closed.
+  /// Closes both sides. Frames on the way may be lost, and those for this side are. Does nothing if
+  /// the connection is closed.
   virtual void close() = 0;
 };
 

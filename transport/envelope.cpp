@@ -10,6 +10,7 @@
 
 #include <capnp/message.h>
 #include <capnp/serialize.h>
+#include <kj/exception.h>
 
 #include "base/check.hpp"
 #include "base/digest.hpp"
@@ -70,11 +71,22 @@ Result<Envelope> parse(const Buffer& frame) {
   out.sender = in.getSender();
   out.kind = in.getKind();
   out.sequence = in.getSequence();
-  out.request = in.getRequest();
+  out.reply_to = in.getReplyTo();
   out.acknowledged = in.getAcknowledged();
   out.credit = in.getCredit();
   out.deadline = Duration(static_cast<std::int64_t>(in.getDeadlineNs()));
-  if (const capnp::Data::Reader body = in.getBody(); body.size() > 0) {
+  const capnp::Data::Reader body = in.getBody();
+  // A small body would keep the memory of a large frame.
+  if (frame.size_bytes() - body.size() > kMaxHeaderBytes) {
+    return malformed(std::to_string(frame.size_bytes() - body.size()) +
+                     " bytes besides the body, at most " + std::to_string(kMaxHeaderBytes) +
+                     " are allowed");
+  }
+  if (body.size() > kMaxBodyBytes) {
+    return malformed("a body of " + std::to_string(body.size()) + " bytes, at most " +
+                     std::to_string(kMaxBodyBytes) + " are allowed");
+  }
+  if (body.size() > 0) {
     const auto offset = reinterpret_cast<const std::byte*>(body.begin()) - frame.bytes().data();
     out.body = frame.slice(static_cast<std::size_t>(offset), body.size(), DType::kU8);
   }
@@ -91,7 +103,7 @@ Result<std::vector<std::byte>> write_envelope(const Envelope& envelope) {
                             " bytes is too large for one message (at most " +
                             std::to_string(kMaxBodyBytes) + ")");
   }
-  const std::size_t words = (body.size() + kMaxEnvelopeBytes - kMaxBodyBytes) / kWordBytes;
+  const std::size_t words = (body.size() + kMaxHeaderBytes) / kWordBytes;
   capnp::MallocMessageBuilder message(static_cast<kj::uint>(words));
   wire::Envelope::Builder out = message.initRoot<wire::Envelope>();
   out.setVersion(kEnvelopeVersion);
@@ -100,7 +112,7 @@ Result<std::vector<std::byte>> write_envelope(const Envelope& envelope) {
   out.setSender(envelope.sender);
   out.setKind(envelope.kind);
   out.setSequence(envelope.sequence);
-  out.setRequest(envelope.request);
+  out.setReplyTo(envelope.reply_to);
   out.setAcknowledged(envelope.acknowledged);
   out.setCredit(envelope.credit);
   out.setDeadlineNs(static_cast<std::uint64_t>(envelope.deadline.count()));
@@ -122,15 +134,16 @@ Result<Envelope> read_envelope(const Buffer& frame) {
                      " are allowed");
   }
   if (size <= kChecksumBytes || size % kWordBytes != 0) {
-    return malformed(std::to_string(size) + " bytes are no message of whole words of 8 bytes");
+    return malformed("a frame of " + std::to_string(size) + " bytes is no whole number of words");
   }
   const std::span<const std::byte> bytes = frame.bytes();
   if (!std::ranges::equal(checksum(bytes.subspan(kChecksumBytes)), bytes.first(kChecksumBytes))) {
     return malformed("the checksum is wrong");
   }
+  const Buffer words = aligned(frame);
   try {
-    return parse(aligned(frame));
-  } catch (const std::exception&) {
+    return parse(words);
+  } catch (const kj::Exception&) {
     // The text of the exception names a line of Cap'n Proto's source, which helps no reader.
     return malformed("not a Cap'n Proto message");
   }

@@ -22,28 +22,32 @@ inline constexpr std::uint16_t kEnvelopeVersion = 1;
 
 /// The maximum size of an encoded envelope. Units: bytes.
 inline constexpr std::size_t kMaxEnvelopeBytes = std::size_t{16} << 20U;
-/// The maximum size of a body. The rest of an envelope takes less than a kilobyte. Units: bytes.
-inline constexpr std::size_t kMaxBodyBytes = kMaxEnvelopeBytes - 1024;
+/// The maximum size of a frame without its body. Units: bytes.
+inline constexpr std::size_t kMaxHeaderBytes = 256;
+/// The maximum size of a body. Units: bytes.
+inline constexpr std::size_t kMaxBodyBytes = kMaxEnvelopeBytes - kMaxHeaderBytes;
 
 /// One message between two processes, or a message of the transport itself.
 struct Envelope {
   std::uint64_t run = 0;          // names the run
   std::uint32_t incarnation = 0;  // of the run; a restart opens a new one
-  std::uint32_t sender = 0;       // the sending process, as the owner of the run numbers them
+  /// The sending process, as the owner of the run numbers them. A number is never given out again
+  /// in the same incarnation, because the numbers of messages begin anew with a new process.
+  std::uint32_t sender = 0;
   /// Says what `body` is. Protocols give out the numbers.
   std::uint16_t kind = 0;
   /// The number of this message among those from `sender` to the receiver in this incarnation, from
   /// 1 on. A message that is sent again keeps its number. 0: a message of the transport, which is
   /// neither acknowledged nor sent again.
   std::uint64_t sequence = 0;
-  /// The `sequence` of the request that this message answers, or 0.
-  std::uint64_t request = 0;
+  /// The `sequence` of the request to which this message replies, or 0.
+  std::uint64_t reply_to = 0;
   /// The sender has received all messages of the receiver up to this number.
   std::uint64_t acknowledged = 0;
   /// How many bytes of bodies the receiver may send in this incarnation, from its first message on.
   /// A total instead of a difference: an envelope that is lost or arrives twice does no harm.
   std::uint64_t credit = 0;
-  /// How long the sender still waits for an answer, or zero. A duration, because the clocks of two
+  /// How long the sender still waits for a reply, or zero. A duration, because the clocks of two
   /// hosts need not agree. Never negative.
   Duration deadline{};
   Buffer body;

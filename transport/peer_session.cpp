@@ -20,12 +20,15 @@ Status refused(Errc code, const PeerSessionOptions& options, const std::string& 
 
 PeerSession::PeerSession(const PeerSessionOptions& options, TimePoint now)
     : options_(options),
-      resend_after_(options.resend_after),
-      resend_at_(now),
-      last_sent_(now),
-      last_received_(now),
-      disconnected_since_(now) {
-  TIDEMILL_CHECK(options.heartbeat > Duration::zero() && options.max_silence > options.heartbeat)
+      progress_at_(now),
+      frame_sent_at_(now),
+      connected_at_(now),
+      received_at_(now) {
+  for (const Duration time : {options.heartbeat, options.max_silence, options.max_unacknowledged,
+                              options.max_unreachable}) {
+    TIDEMILL_CHECK(time > Duration::zero() && time <= std::chrono::hours(24)) << time.count();
+  }
+  TIDEMILL_CHECK(options.max_silence > options.heartbeat)
       << options.heartbeat.count() << " " << options.max_silence.count();
   const std::uint64_t largest = options.max_body_bytes + kMessageOverheadBytes;
   TIDEMILL_CHECK(options.max_body_bytes <= kMaxBodyBytes && options.send_bytes >= largest &&
@@ -38,15 +41,19 @@ std::uint64_t PeerSession::unacknowledged_bytes() const noexcept {
 }
 
 TimePoint PeerSession::next_event() const {
-  TimePoint next = expiries_.empty() ? TimePoint::max() : expiries_.begin()->first;
-  switch (state_) {
-    case State::kDisconnected:
-      return std::min(next, disconnected_since_ + options_.max_disconnected);
-    case State::kConnected:
-      next =
-          std::min({next, last_sent_ + options_.heartbeat, last_received_ + options_.max_silence});
-      return sent_ > 0 ? std::min(next, resend_at_) : next;
-    case State::kEnded: break;
+  if (state_ == State::kEnded) {
+    return TimePoint::max();
+  }
+  TimePoint next = received_at_ + options_.max_unreachable;
+  if (!expiries_.empty()) {
+    next = std::min(next, expiries_.begin()->first);
+  }
+  if (state_ == State::kConnected) {
+    next = std::min({next, frame_sent_at_ + options_.heartbeat,
+                     std::max(received_at_, connected_at_) + options_.max_silence});
+    if (in_flight_ > 0) {
+      next = std::min(next, progress_at_ + options_.max_unacknowledged);
+    }
   }
   return next;
 }
@@ -84,16 +91,15 @@ void PeerSession::connect(TimePoint now) {
     return;
   }
   state_ = State::kConnected;
-  last_received_ = now;
-  resend_after_ = options_.resend_after;
+  connected_at_ = now;
+  in_flight_ = 0;
   frame_due_ = true;
-  resend_all(now);
 }
 
-void PeerSession::disconnect(TimePoint now) {
+void PeerSession::disconnect() {
   if (state_ == State::kConnected) {
     state_ = State::kDisconnected;
-    disconnected_since_ = now;
+    in_flight_ = 0;
   }
 }
 
@@ -110,19 +116,30 @@ Status PeerSession::check(const Envelope& frame) const {
     return refused(Errc::kInvalidArgument, options_,
                    "a frame that process " + std::to_string(frame.sender) + " has sent");
   }
-  // Messages are sent in order, so their number is that of the last one.
-  if (frame.acknowledged > counts_.sent) {
+  if (frame.acknowledged > last_sent_) {
     return refused(Errc::kInvalidArgument, options_,
                    "message " + std::to_string(frame.acknowledged) + " is acknowledged, but only " +
-                       std::to_string(counts_.sent) + " were sent");
+                       std::to_string(last_sent_) + " were sent");
   }
-  if ((frame.sequence == 0) != (frame.kind == 0)) {
+  if (frame.reply_to > last_sent_) {
+    return refused(Errc::kInvalidArgument, options_,
+                   "a reply to message " + std::to_string(frame.reply_to) + ", but only " +
+                       std::to_string(last_sent_) + " were sent");
+  }
+  const bool is_message = frame.kind != 0;
+  if ((frame.sequence != 0) != is_message || (!is_message && frame.body.size_bytes() > 0)) {
     return refused(Errc::kInvalidArgument, options_,
                    "a frame of kind " + std::to_string(frame.kind) + " has number " +
-                       std::to_string(frame.sequence));
+                       std::to_string(frame.sequence) + " and a body of " +
+                       std::to_string(frame.body.size_bytes()) + " bytes");
+  }
+  if (frame.body.size_bytes() > options_.max_body_bytes) {
+    return refused(Errc::kInvalidArgument, options_,
+                   "a body of " + std::to_string(frame.body.size_bytes()) + " bytes, at most " +
+                       std::to_string(options_.max_body_bytes) + " are allowed");
   }
   const std::uint64_t credit = released_bytes_ + options_.receive_bytes;
-  if (frame.sequence == counts_.taken + 1 && bytes_of(frame.body) > credit - taken_bytes_) {
+  if (frame.sequence == taken_ + 1 && bytes_of(frame.body) > credit - taken_bytes_) {
     return refused(Errc::kResourceExhausted, options_,
                    "a message of " + std::to_string(frame.body.size_bytes()) +
                        " bytes exceeds the credit of " + std::to_string(credit - taken_bytes_));
@@ -135,7 +152,7 @@ Status PeerSession::receive(const Envelope& frame, TimePoint now) {
     return {};
   }
   TIDEMILL_RETURN_IF_ERROR(check(frame));
-  last_received_ = now;
+  received_at_ = now;
   take_acknowledgement(frame.acknowledged, now);
   credit_ = std::max(credit_, frame.credit);  // an older frame may arrive late
   if (frame.sequence != 0) {
@@ -145,36 +162,32 @@ Status PeerSession::receive(const Envelope& frame, TimePoint now) {
 }
 
 void PeerSession::take_acknowledgement(std::uint64_t acknowledged, TimePoint now) {
-  bool progress = false;
   while (!pending_.empty() && pending_.front().number <= acknowledged) {
     acknowledged_bytes_ = pending_.front().bytes_until;
     pending_.pop_front();
-    sent_ -= sent_ > 0 ? 1 : 0;
-    progress = true;
-  }
-  if (progress) {
-    resend_after_ = options_.resend_after;
-    resend_at_ = now + resend_after_;
+    in_flight_ -= in_flight_ > 0 ? 1 : 0;
+    progress_at_ = now;
   }
 }
 
 void PeerSession::take_message(const Envelope& frame, TimePoint now) {
   frame_due_ = true;  // the acknowledgement, also if the peer has missed the last one
-  if (frame.sequence != counts_.taken + 1) {
+  if (frame.sequence != taken_ + 1) {
     ++counts_.ignored;
     return;
   }
-  IncomingMessage message{frame.kind, frame.sequence, frame.request, std::nullopt, frame.body};
+  IncomingMessage message{frame.kind, frame.sequence, frame.reply_to, std::nullopt, frame.body};
   if (frame.deadline > Duration::zero()) {
     message.expires =
         frame.deadline < TimePoint::max() - now ? now + frame.deadline : TimePoint::max();
   }
+  ++taken_;
   ++counts_.taken;
   taken_bytes_ += bytes_of(frame.body);
-  if (frame.request != 0) {
-    const auto request = requests_.find(frame.request);
+  if (frame.reply_to != 0) {
+    const auto request = requests_.find(frame.reply_to);
     if (request == requests_.end()) {
-      ++counts_.late_answers;
+      ++counts_.late_replies;
       release(message);
       return;
     }
@@ -186,32 +199,25 @@ void PeerSession::take_message(const Envelope& frame, TimePoint now) {
 
 void PeerSession::release(const IncomingMessage& message) {
   released_bytes_ += bytes_of(message.body);
+  TIDEMILL_CHECK(released_bytes_ <= taken_bytes_) << "a message was released twice";
   frame_due_ = true;
 }
 
 void PeerSession::advance(TimePoint now) {
   while (!expiries_.empty() && expiries_.begin()->first <= now) {
-    fail_request(expiries_.begin()->second, {Errc::kTimeout, "no answer before the deadline"});
+    fail_request(expiries_.begin()->second, {Errc::kTimeout, "no reply before the deadline"});
+  }
+  if (state_ != State::kEnded && now - received_at_ >= options_.max_unreachable) {
+    const auto limit = std::chrono::duration_cast<std::chrono::seconds>(options_.max_unreachable);
+    end("nothing received for " + std::to_string(limit.count()) + " s");
   }
   if (state_ == State::kConnected) {
-    if (now - last_received_ >= options_.max_silence) {
-      disconnect(now);
-    } else if (sent_ > 0 && now >= resend_at_) {
-      resend_after_ = std::min(2 * resend_after_, options_.max_silence);
-      resend_all(now);
+    const bool silent = now - std::max(received_at_, connected_at_) >= options_.max_silence;
+    const bool stuck = in_flight_ > 0 && now - progress_at_ >= options_.max_unacknowledged;
+    if (silent || stuck) {
+      disconnect();
     }
   }
-  if (state_ == State::kDisconnected && now - disconnected_since_ >= options_.max_disconnected) {
-    end("no connection for " +
-        std::to_string(
-            std::chrono::duration_cast<std::chrono::seconds>(options_.max_disconnected).count()) +
-        " s");
-  }
-}
-
-void PeerSession::resend_all(TimePoint now) {
-  sent_ = 0;
-  resend_at_ = now + resend_after_;
 }
 
 void PeerSession::end(const std::string& reason) {
@@ -221,8 +227,7 @@ void PeerSession::end(const std::string& reason) {
   state_ = State::kEnded;
   end_reason_ = {Errc::kUnavailable, reason};
   pending_.clear();
-  sent_ = 0;
-  acknowledged_bytes_ = queued_bytes_;
+  in_flight_ = 0;
   while (!requests_.empty()) {
     fail_request(requests_.begin()->first, end_reason_);
   }
@@ -240,7 +245,7 @@ Envelope PeerSession::frame() const {
   frame.run = options_.run;
   frame.incarnation = options_.incarnation;
   frame.sender = options_.self;
-  frame.acknowledged = counts_.taken;
+  frame.acknowledged = taken_;
   frame.credit = released_bytes_ + options_.receive_bytes;
   return frame;
 }
@@ -250,29 +255,31 @@ std::vector<Envelope> PeerSession::take_frames(TimePoint now) {
   if (state_ != State::kConnected) {
     return frames;
   }
-  for (; sent_ < pending_.size() && pending_[sent_].bytes_until <= credit_; ++sent_) {
-    const Pending& next = pending_[sent_];
+  for (; in_flight_ < pending_.size() && pending_[in_flight_].bytes_until <= credit_;
+       ++in_flight_) {
+    const Pending& next = pending_[in_flight_];
     Envelope out = frame();
     out.sequence = next.number;
     out.kind = next.message.kind;
-    out.request = next.message.request;
+    out.reply_to = next.message.reply_to;
     if (next.message.expires.has_value()) {
       // The peer still has to be told that it is a request, so a deadline is never zero.
       out.deadline = std::max(*next.message.expires - now, Duration(1));
     }
     out.body = next.message.body;
-    if (sent_ == 0) {
-      resend_at_ = now + resend_after_;
+    if (in_flight_ == 0) {
+      progress_at_ = now;
     }
     frames.push_back(std::move(out));
-    ++(next.number > counts_.sent ? counts_.sent : counts_.resent);
+    ++(next.number > last_sent_ ? counts_.sent : counts_.resent);
+    last_sent_ = std::max(last_sent_, next.number);
   }
-  if (frames.empty() && (frame_due_ || now - last_sent_ >= options_.heartbeat)) {
+  if (frames.empty() && (frame_due_ || now - frame_sent_at_ >= options_.heartbeat)) {
     frames.push_back(frame());
   }
   if (!frames.empty()) {
     frame_due_ = false;
-    last_sent_ = now;
+    frame_sent_at_ = now;
   }
   return frames;
 }

@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reliable messages between two processes, over connections that may lose, repeat or reorder frames
-// and that may break.
+// Reliable messages between two processes, over connections that may break.
 //
 // A session is a state machine without threads, clocks and sockets. Its owner passes in what
 // happens, with the time, and then takes out frames for the connection, messages from the peer, and
 // requests that have failed. The same code therefore runs in a simulation.
 //
 // Each side numbers its messages from 1 on and keeps them until the peer acknowledges them. The
-// receiver takes only the message with the next number. It ignores all others, so that none is
-// delivered twice or out of order, and acknowledges the last one that it took with every frame that
-// it sends. Without progress, and on a new connection, the sender sends all unacknowledged messages
-// again. All of this holds for one incarnation of a run.
+// receiver takes only the message with the next number. It ignores all others, so no message is
+// delivered twice or out of order. Every frame that it sends acknowledges the last message that it
+// took. A connection carries frames in order, so the sender sends messages again only on a new
+// connection. If the peer acknowledges nothing for a while, the session gives the connection up.
+// All of this holds for one incarnation of a run.
 //
 // The receiver limits what the sender may send by credit, which counts bytes. A message uses the
 // size of its body and `kMessageOverheadBytes`. The receiver gives credit back when its program
 // releases a message. Frames without a message use none, so acknowledgements never wait for credit.
+//
+// States: a session begins as kDisconnected. `connect` makes it kConnected, and `disconnect`, or
+// `advance` after a silence, kDisconnected again. `advance` ends a session that has received
+// nothing for `max_unreachable`, and `end` ends it at once; a session that has ended stays so.
 #pragma once
 
 #include <cstddef>
@@ -35,25 +39,26 @@
 
 namespace tidemill::transport {
 
-/// What a message uses of the credit in addition to its body. Units: bytes.
-inline constexpr std::uint64_t kMessageOverheadBytes = 64;
+/// What a message uses of the credit in addition to its body: the rest of its frame, and its place
+/// in a queue. Units: bytes.
+inline constexpr std::uint64_t kMessageOverheadBytes = kMaxHeaderBytes + 256;
 
-/// How two processes talk to each other. Both sides need the same `run`, `incarnation` and
-/// `max_body_bytes`.
+/// How two processes talk to each other. Both sides need the same values, except for `self` and
+/// `peer`. Durations are positive and at most a day.
 struct PeerSessionOptions {
   std::uint64_t run = 0;
   std::uint32_t incarnation = 0;
-  std::uint32_t self = 0;  // the number of this process
+  std::uint32_t self = 0;  // the number of this process; see `Envelope::sender`
   std::uint32_t peer = 0;  // the number of the other one
   /// A connected session sends a frame at least this often.
   Duration heartbeat = std::chrono::milliseconds(250);
   /// A connection on which nothing has arrived for this long is broken. Several heartbeats.
   Duration max_silence = std::chrono::seconds(2);
-  /// Unacknowledged messages are sent again after this time without progress. Each further time
-  /// without progress doubles it, up to `max_silence`.
-  Duration resend_after = std::chrono::milliseconds(500);
-  /// A session without a connection for this long ends.
-  Duration max_disconnected = std::chrono::seconds(30);
+  /// A connection is broken if messages were sent and none was acknowledged for this long. Longer
+  /// than a connection needs to carry `send_bytes`.
+  Duration max_unacknowledged = std::chrono::seconds(10);
+  /// A session that has received nothing for this long ends.
+  Duration max_unreachable = std::chrono::seconds(30);
   /// The maximum size of a body, at most `kMaxBodyBytes`. Units: bytes.
   std::uint64_t max_body_bytes = kMaxBodyBytes;
   /// How much the peer may send that this program has not released. Units: bytes of credit.
@@ -64,9 +69,10 @@ struct PeerSessionOptions {
 
 /// A message for the peer.
 struct OutgoingMessage {
-  std::uint16_t kind = 0;     // not 0, which the transport uses
-  std::uint64_t request = 0;  // the number of the peer's request that this message answers, or 0
-  /// Makes the message a request, which fails at this time if the peer has not answered.
+  std::uint16_t kind = 0;  // not 0, which the transport uses
+  std::uint64_t reply_to =
+      0;  // the number of the peer's request to which this message replies, or 0
+  /// Makes the message a request, which fails at this time if the peer has not replied.
   std::optional<TimePoint> expires;
   Buffer body;
 };
@@ -74,13 +80,13 @@ struct OutgoingMessage {
 /// A message from the peer.
 struct IncomingMessage {
   std::uint16_t kind = 0;
-  std::uint64_t number = 0;          // answers to this message carry it
-  std::uint64_t request = 0;         // the number of our request that this message answers, or 0
-  std::optional<TimePoint> expires;  // when the peer stops waiting for an answer
+  std::uint64_t number = 0;    // replies to this message carry it
+  std::uint64_t reply_to = 0;  // the number of our request to which this message replies, or 0
+  std::optional<TimePoint> expires;  // when the peer stops waiting for a reply
   Buffer body;
 };
 
-/// A request of this side that gets no answer.
+/// A request of this side that gets no reply.
 struct FailedRequest {
   std::uint64_t number = 0;
   Status reason;  // `kTimeout`, or `kUnavailable` if the session has ended
@@ -92,13 +98,18 @@ struct PeerSessionCounts {
   std::uint64_t resent = 0;        // times that a message was sent again
   std::uint64_t taken = 0;         // messages from the peer, each once
   std::uint64_t ignored = 0;       // frames with a message that was not the next one
-  std::uint64_t late_answers = 0;  // answers to requests that had failed
+  std::uint64_t late_replies = 0;  // replies to requests that had failed
 };
 
 /// One side of the messages between two processes.
 ///
-/// Every request gets exactly one answer or failure. An answer that arrives after its request has
+/// Every request gets exactly one reply or failure. A reply that arrives after its request has
 /// failed is dropped.
+///
+/// The owner calls `advance` at `next_event()` at the latest. After every call it takes frames,
+/// messages and failures, and closes the connection if the session is no longer connected. A
+/// program must not keep a message unreleased until it can `send`: two programs that do can wait
+/// for each other forever.
 ///
 /// Threads: one call at a time.
 class PeerSession {
@@ -107,7 +118,7 @@ public:
   /// be none; `end_reason` says why.
   enum class State { kDisconnected, kConnected, kEnded };
 
-  /// Requires `max_silence` > `heartbeat` > 0, and room for a message of `max_body_bytes` in
+  /// Requires `max_silence` > `heartbeat`, and room for a message of `max_body_bytes` in
   /// `send_bytes` and `receive_bytes`.
   PeerSession(const PeerSessionOptions& options, TimePoint now);
   PeerSession(const PeerSession&) = delete;
@@ -117,9 +128,9 @@ public:
   /// Returns why the session has ended, or success if it has not.
   [[nodiscard]] const Status& end_reason() const noexcept { return end_reason_; }
   [[nodiscard]] const PeerSessionCounts& counts() const noexcept { return counts_; }
-  /// Returns the credit that messages use which the peer has not acknowledged. Units: bytes.
+  /// Returns the credit that unacknowledged messages use. Units: bytes.
   [[nodiscard]] std::uint64_t unacknowledged_bytes() const noexcept;
-  /// Returns when `advance` has to be called at the latest.
+  /// Returns when `advance` has to be called at the latest, or `TimePoint::max()`.
   [[nodiscard]] TimePoint next_event() const;
 
   /// Queues a message and returns its number. Requires a kind other than 0 and a resolved body.
@@ -128,22 +139,25 @@ public:
   /// `kUnavailable` if the session has ended.
   [[nodiscard]] Result<std::uint64_t> send(const OutgoingMessage& message);
 
-  /// There is a new connection to the peer. It replaces an earlier one. Ignored after the end.
+  /// Tells the session that there is a new connection to the peer, which replaces any earlier one.
+  /// Ignored after the end.
   void connect(TimePoint now);
-  /// The connection has broken.
-  void disconnect(TimePoint now);
-  /// A frame has arrived on the connection, or on an earlier one. Ignored after the end. If the
-  /// call fails, the peer has broken the rules: the owner must close the connection and call
-  /// `disconnect`. Nothing of the frame then counts. Errors: `kStaleVersion` if the frame belongs
-  /// to another incarnation; `kInvalidArgument` if it belongs to another run, comes from another
-  /// process, or acknowledges what was not sent; `kResourceExhausted` if the peer exceeds its
-  /// credit.
+  /// Tells the session that its current connection has closed. Not for one that was replaced.
+  void disconnect();
+  /// Processes a frame that has arrived on the current connection or an earlier one. Ignored after
+  /// the end. If it fails, the peer has broken the rules: the owner closes the connection and calls
+  /// `disconnect`. Nothing of the frame then counts.
+  /// Errors: `kStaleVersion` if the frame belongs to another incarnation; `kResourceExhausted` if
+  /// the peer exceeds its credit; `kInvalidArgument` if the frame belongs to another run, comes
+  /// from another process, acknowledges or replies to what was not sent, has a body of more than
+  /// `max_body_bytes`, or is a message without kind or number, or a body without either.
   [[nodiscard]] Status receive(const Envelope& frame, TimePoint now);
-  /// The program has finished with a message, whose credit the peer gets back.
+  /// Gives the peer the credit of a message back. Call it exactly once for each message.
   void release(const IncomingMessage& message);
-  /// Applies the timeouts until `now`.
+  /// Applies the timeouts until `now`: fails requests, gives up a connection, ends the session.
   void advance(TimePoint now);
-  /// Ends the session. All requests fail with `kUnavailable` and `reason`.
+  /// Ends the session. Unacknowledged messages may be lost, and all requests fail with
+  /// `kUnavailable` and `reason`. The peer is not told.
   void end(const std::string& reason);
 
   /// Returns the frames that the connection has to send now, in this order.
@@ -165,7 +179,6 @@ private:
   [[nodiscard]] Status check(const Envelope& frame) const;
   void take_acknowledgement(std::uint64_t acknowledged, TimePoint now);
   void take_message(const Envelope& frame, TimePoint now);
-  void resend_all(TimePoint now);
   void fail_request(std::uint64_t number, const Status& reason);
 
   PeerSessionOptions options_;
@@ -174,17 +187,18 @@ private:
 
   // Sending.
   std::deque<Pending> pending_;  // by number
-  std::size_t sent_ = 0;         // how many of `pending_` do not have to be sent now
+  std::size_t in_flight_ = 0;    // the first of `pending_`, sent on this connection
+  std::uint64_t last_sent_ = 0;  // the number of the last message that was sent
   std::uint64_t last_number_ = 0;
   std::uint64_t acknowledged_bytes_ = 0;  // credit that acknowledged messages have used
   std::uint64_t queued_bytes_ = 0;        // credit that all messages use
   std::uint64_t credit_ = 0;              // from the peer
-  Duration resend_after_;
-  TimePoint resend_at_;                          // if a message was sent
-  std::map<std::uint64_t, TimePoint> requests_;  // without an answer
+  TimePoint progress_at_;  // if messages are in flight: when one was acknowledged or sent first
+  std::map<std::uint64_t, TimePoint> requests_;  // without a reply
   std::set<std::pair<TimePoint, std::uint64_t>> expiries_;
 
   // Receiving.
+  std::uint64_t taken_ = 0;           // the number of the last message that was taken
   std::uint64_t taken_bytes_ = 0;     // credit that these messages have used
   std::uint64_t released_bytes_ = 0;  // credit that the peer got back
   std::vector<IncomingMessage> messages_;
@@ -192,9 +206,9 @@ private:
 
   PeerSessionCounts counts_;
   bool frame_due_ = false;  // the peer has to learn something
-  TimePoint last_sent_;
-  TimePoint last_received_;       // or when the connection was made
-  TimePoint disconnected_since_;  // if it is
+  TimePoint frame_sent_at_;
+  TimePoint connected_at_;
+  TimePoint received_at_;  // the last frame, or when the session was made
 };
 
 }  // namespace tidemill::transport

@@ -41,7 +41,7 @@ void envelope(std::string_view input) {
               again.value().sender == read.value().sender &&
               again.value().kind == read.value().kind &&
               again.value().sequence == read.value().sequence &&
-              again.value().request == read.value().request &&
+              again.value().reply_to == read.value().reply_to &&
               again.value().acknowledged == read.value().acknowledged &&
               again.value().credit == read.value().credit &&
               again.value().deadline == read.value().deadline &&

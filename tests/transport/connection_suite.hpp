@@ -4,8 +4,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -38,46 +36,67 @@ public:
   virtual void settle() = 0;
 };
 
+/// Returns how many calls of connections this thread is inside.
+inline int& calls_of_this_thread() {
+  static thread_local int calls = 0;
+  return calls;
+}
+
+/// Runs `action` as a call of a connection, from inside which no listener may be called.
+template <class F>
+auto calling(F action) {
+  struct Inside {
+    Inside() { ++calls_of_this_thread(); }
+    Inside(const Inside&) = delete;
+    Inside& operator=(const Inside&) = delete;
+    ~Inside() { --calls_of_this_thread(); }
+  };
+  const Inside inside;
+  return action();
+}
+
 /// Keeps what a connection reports.
+///
+/// Threads: safe to use concurrently.
 class RecordingListener final : public ConnectionListener {
 public:
   void on_frame(const Buffer& frame) override {
-    const Call call(*this);
-    EXPECT_EQ(closed_, 0) << "a frame after the end";
-    frames_.push_back(frame);
+    EXPECT_EQ(calls_of_this_thread(), 0) << "called from inside a call of a connection";
+    {
+      const std::lock_guard lock(mutex_);
+      EXPECT_EQ(closed_, 0) << "a frame after the end";
+      frames_.push_back(frame);
+    }
     if (on_frame_) {
       on_frame_(frame);
     }
   }
   void on_closed(const Status& reason) override {
-    const Call call(*this);
+    EXPECT_EQ(calls_of_this_thread(), 0) << "called from inside a call of a connection";
     EXPECT_FALSE(reason.ok());
+    const std::lock_guard lock(mutex_);
     ++closed_;
     reason_ = reason;
   }
 
-  /// Runs `action` as a call of the connection, from inside which the listener must not be called.
-  template <class F>
-  auto calling(F action) {
-    const Call call(*this);
-    return action();
-  }
+  /// Sets what `on_frame` does. Call it before frames arrive.
   void set_on_frame(std::function<void(const Buffer&)> action) { on_frame_ = std::move(action); }
 
-  [[nodiscard]] const std::vector<Buffer>& frames() const { return frames_; }
-  [[nodiscard]] int closed() const { return closed_; }
-  [[nodiscard]] const Status& reason() const { return reason_; }
+  [[nodiscard]] std::vector<Buffer> frames() const {
+    const std::lock_guard lock(mutex_);
+    return frames_;
+  }
+  [[nodiscard]] int closed() const {
+    const std::lock_guard lock(mutex_);
+    return closed_;
+  }
+  [[nodiscard]] Status reason() const {
+    const std::lock_guard lock(mutex_);
+    return reason_;
+  }
 
 private:
-  // A second call inside another one fails to lock.
-  struct Call {
-    explicit Call(RecordingListener& listener) : lock(listener.mutex_, std::try_to_lock) {
-      EXPECT_TRUE(lock.owns_lock()) << "the listener was called from inside a call";
-    }
-    std::unique_lock<std::mutex> lock;
-  };
-
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::function<void(const Buffer&)> on_frame_;
   std::vector<Buffer> frames_;
   int closed_ = 0;
@@ -108,8 +127,12 @@ protected:
   static void expect_equal(const Buffer& frame, const Buffer& expected) {
     EXPECT_TRUE(std::ranges::equal(frame.bytes(), expected.bytes()));
   }
-  Status send(const Buffer& frame) {
-    return at_a_.calling([&] { return a_->send(frame); });
+  static Status send(Connection& side, const Buffer& frame) {
+    return calling([&] { return side.send(frame); });
+  }
+  Status send(const Buffer& frame) { return send(*a_, frame); }
+  static void close(Connection& side) {
+    calling([&] { side.close(); });
   }
 
   std::unique_ptr<ConnectionRig> rig_;
@@ -134,7 +157,7 @@ TEST_P(ConnectionSuite, CarriesFramesInOrderAndUnchanged) {
 TEST_P(ConnectionSuite, CarriesFramesBothWaysAtOnce) {
   for (std::uint64_t i = 0; i < 100; ++i) {
     ASSERT_TRUE(send(frame_of(i, 100)).ok());
-    ASSERT_TRUE(b_->send(frame_of(1000 + i, 100)).ok());
+    ASSERT_TRUE(send(*b_, frame_of(1000 + i, 100)).ok());
   }
   ASSERT_TRUE(rig_->run_until(
       [&] { return at_a_.frames().size() == 100 && at_b_.frames().size() == 100; }));
@@ -154,7 +177,7 @@ TEST_P(ConnectionSuite, CarriesTheLargestFrameAndRefusesALargerOne) {
 }
 
 TEST_P(ConnectionSuite, AListenerMaySend) {
-  at_b_.set_on_frame([&](const Buffer& frame) { EXPECT_TRUE(b_->send(frame).ok()); });
+  at_b_.set_on_frame([&](const Buffer& frame) { EXPECT_TRUE(send(*b_, frame).ok()); });
   for (std::uint64_t i = 0; i < 100; ++i) {
     ASSERT_TRUE(send(frame_of(i, 10)).ok());
   }
@@ -163,11 +186,9 @@ TEST_P(ConnectionSuite, AListenerMaySend) {
 }
 
 TEST_P(ConnectionSuite, ClosingTellsBothSidesOnce) {
-  at_a_.calling([&] {
-    a_->close();
-    a_->close();
-  });
-  b_->close();
+  close(*a_);
+  close(*a_);
+  close(*b_);
   ASSERT_TRUE(rig_->run_until([&] { return at_a_.closed() > 0 && at_b_.closed() > 0; }));
   rig_->settle();
   EXPECT_EQ(at_a_.closed(), 1);
@@ -175,11 +196,11 @@ TEST_P(ConnectionSuite, ClosingTellsBothSidesOnce) {
   EXPECT_EQ(at_a_.reason().code(), Errc::kUnavailable);
   EXPECT_EQ(at_b_.reason().code(), Errc::kUnavailable);
   EXPECT_EQ(send(frame_of(1, 1)).to_string(), "unavailable: connection: it is closed");
-  EXPECT_EQ(b_->send(frame_of(1, 1)).to_string(), "unavailable: connection: it is closed");
+  EXPECT_EQ(send(*b_, frame_of(1, 1)).to_string(), "unavailable: connection: it is closed");
 }
 
 TEST_P(ConnectionSuite, AListenerMayClose) {
-  at_b_.set_on_frame([&](const Buffer& /*frame*/) { b_->close(); });
+  at_b_.set_on_frame([&](const Buffer& /*frame*/) { close(*b_); });
   for (std::uint64_t i = 0; i < 10; ++i) {
     ASSERT_TRUE(send(frame_of(i, 10)).ok());
   }
@@ -191,13 +212,13 @@ TEST_P(ConnectionSuite, AListenerMayClose) {
 }
 
 TEST_P(ConnectionSuite, DestroyingASideTellsOnlyTheOther) {
-  ASSERT_TRUE(b_->send(frame_of(1, 10)).ok());
-  a_.reset();
+  ASSERT_TRUE(send(*b_, frame_of(1, 10)).ok());
+  calling([&] { a_.reset(); });
   ASSERT_TRUE(rig_->run_until([&] { return at_b_.closed() > 0; }));
   rig_->settle();
   EXPECT_EQ(at_b_.closed(), 1);
   EXPECT_EQ(at_a_.closed(), 0);
-  EXPECT_EQ(b_->send(frame_of(1, 1)).code(), Errc::kUnavailable);
+  EXPECT_EQ(send(*b_, frame_of(1, 1)).code(), Errc::kUnavailable);
 }
 
 TEST_P(ConnectionSuite, ConnectionsDoNotDisturbEachOther) {
@@ -205,12 +226,12 @@ TEST_P(ConnectionSuite, ConnectionsDoNotDisturbEachOther) {
   RecordingListener at_d;
   auto [c, d] = rig_->connect(at_c, at_d);
   ASSERT_TRUE(send(frame_of(1, 10)).ok());
-  ASSERT_TRUE(c->send(frame_of(2, 10)).ok());
+  ASSERT_TRUE(send(*c, frame_of(2, 10)).ok());
   ASSERT_TRUE(
       rig_->run_until([&] { return at_b_.frames().size() == 1 && at_d.frames().size() == 1; }));
-  a_->close();
+  close(*a_);
   ASSERT_TRUE(rig_->run_until([&] { return at_b_.closed() == 1; }));
-  ASSERT_TRUE(c->send(frame_of(3, 10)).ok());
+  ASSERT_TRUE(send(*c, frame_of(3, 10)).ok());
   ASSERT_TRUE(rig_->run_until([&] { return at_d.frames().size() == 2; }));
   expect_equal(at_b_.frames()[0], frame_of(1, 10));
   expect_equal(at_d.frames()[0], frame_of(2, 10));

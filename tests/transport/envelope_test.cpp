@@ -29,7 +29,7 @@ Envelope example() {
   envelope.sender = 7;
   envelope.kind = 0x1234;
   envelope.sequence = 41;
-  envelope.request = 17;
+  envelope.reply_to = 17;
   envelope.acknowledged = 40;
   envelope.credit = std::uint64_t{1} << 40U;
   envelope.deadline = std::chrono::milliseconds(1500);
@@ -43,7 +43,7 @@ void expect_equal(const Envelope& a, const Envelope& b) {
   EXPECT_EQ(a.sender, b.sender);
   EXPECT_EQ(a.kind, b.kind);
   EXPECT_EQ(a.sequence, b.sequence);
-  EXPECT_EQ(a.request, b.request);
+  EXPECT_EQ(a.reply_to, b.reply_to);
   EXPECT_EQ(a.acknowledged, b.acknowledged);
   EXPECT_EQ(a.credit, b.credit);
   EXPECT_EQ(a.deadline, b.deadline);
@@ -89,7 +89,7 @@ TEST(Envelope, SurvivesARoundTrip) {
 
 TEST(Envelope, KeepsTheLargestValuesAndAnEmptyBody) {
   Envelope envelope;
-  envelope.run = envelope.sequence = envelope.request = envelope.acknowledged = envelope.credit =
+  envelope.run = envelope.sequence = envelope.reply_to = envelope.acknowledged = envelope.credit =
       std::numeric_limits<std::uint64_t>::max();
   envelope.incarnation = envelope.sender = std::numeric_limits<std::uint32_t>::max();
   envelope.kind = std::numeric_limits<std::uint16_t>::max();
@@ -110,7 +110,7 @@ TEST(Envelope, HasTheBytesOfVersion1) {
       "efcdab8967452301"  // run
       "0700000000000000"  // sender
       "2900000000000000"  // sequence
-      "1100000000000000"  // request
+      "1100000000000000"  // reply_to
       "2800000000000000"  // acknowledged
       "0000000000010000"  // credit
       "002f685900000000"  // deadline_ns
@@ -124,6 +124,9 @@ TEST(Envelope, HasTheBytesOfVersion1) {
     hex += kDigits[std::to_integer<std::size_t>(byte & std::byte{15})];
   }
   EXPECT_EQ(hex, kFrame);
+  const Result<Envelope> read = read_envelope(frame);
+  ASSERT_TRUE(read.ok()) << read.status().to_string();
+  expect_equal(read.value(), example());
 }
 
 TEST(Envelope, TheBodyIsAPartOfTheFrame) {
@@ -184,8 +187,8 @@ TEST(Envelope, ThatIsTooLargeIsNeitherWrittenNorRead) {
   const Status status = write_envelope(envelope).status();
   EXPECT_EQ(status.code(), Errc::kInvalidArgument);
   EXPECT_EQ(status.message(),
-            "envelope: a body of 16777216 bytes is too large for one message (at most 16776192)");
-  envelope.body = envelope.body.slice(0, kMaxEnvelopeBytes - 1024, DType::kU8);
+            "envelope: a body of 16777216 bytes is too large for one message (at most 16776960)");
+  envelope.body = envelope.body.slice(0, kMaxBodyBytes, DType::kU8);
   EXPECT_TRUE(read_envelope(written(envelope)).ok());
 
   const Status read =
@@ -197,10 +200,30 @@ TEST(Envelope, ThatIsTooLargeIsNeitherWrittenNorRead) {
 
 TEST(Envelope, EveryTruncationIsRefused) {
   const Buffer frame = written(example());
+  const std::vector<std::byte> message = message_of(frame);
   for (std::size_t size = 0; size < frame.size_bytes(); ++size) {
     EXPECT_EQ(read_envelope(frame.slice(0, size, DType::kU8)).status().code(), Errc::kCorruptData)
         << size;
   }
+  for (std::size_t size = 0; size < message.size(); ++size) {
+    EXPECT_EQ(read_envelope(framed(std::span(message).first(size))).status().message(),
+              size % 8 == 0 && size > 0 ? "envelope: not a Cap'n Proto message"
+                                        : "envelope: a frame of " + std::to_string(size + 8) +
+                                              " bytes is no whole number of words")
+        << size;
+  }
+}
+
+// Otherwise, many small bodies could keep the memory of large frames.
+TEST(Envelope, WithManyBytesThatBelongToNoBodyIsRefused) {
+  Envelope envelope = example();
+  envelope.body = bytes_of(std::string(1000, 'b'));
+  std::vector<std::byte> message = message_of(written(envelope));
+  constexpr std::size_t kBodyPointer = 80;
+  const std::uint64_t pointer = 1U | (std::uint64_t{8U << 3U | 2U} << 32U);  // 8 bytes follow
+  std::memcpy(message.data() + kBodyPointer, &pointer, sizeof(pointer));
+  EXPECT_EQ(read_envelope(framed(message)).status().message(),
+            "envelope: 1088 bytes besides the body, at most 256 are allowed");
 }
 
 TEST(Envelope, BytesAfterItsEndAreRefused) {
@@ -243,8 +266,8 @@ TEST(Envelope, EveryFlippedBitUnderTheRightChecksumIsReadOrRefused) {
   EXPECT_GT(refused, 100U);
 }
 
-// A list may have 2^29 - 1 elements by its pointer, in a frame of a few words.
-TEST(Envelope, AListThatIsLongerThanTheFrameIsRefused) {
+// A pointer may name a list of 2^29 - 1 elements, of any size, in a frame of a few words.
+TEST(Envelope, ABodyThatIsLongerThanTheFrameOrHasNoBytesIsRefused) {
   const Buffer frame = built([](wire::Envelope::Builder out) {
     out.setVersion(kEnvelopeVersion);
     out.setBody({reinterpret_cast<const kj::byte*>("12345678"), 8});

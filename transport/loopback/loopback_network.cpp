@@ -41,13 +41,14 @@ struct LoopbackNetwork::State {
   LoopbackFaults faults;
   TimePoint now{};
   std::uint64_t last_side = 0;
+  std::uint64_t num_sides = 0;   // that are not destroyed
   std::set<std::uint64_t> open;  // sides that are not closed
   // Of the sides whose listener has not been told that they are closed.
   std::map<std::uint64_t, ConnectionListener*> listeners;
   std::multimap<TimePoint, Event> events;
 };
 
-// Carries a frame to the side `to`, or does something worse to it.
+// Schedules the arrival of a frame at the side `to`, subject to the faults.
 void LoopbackNetwork::State::carry(std::uint64_t from, std::uint64_t to, const Buffer& frame) {
   if (happens(faults.broken)) {
     const Status reason(Errc::kUnavailable, "the network has broken the connection");
@@ -85,10 +86,13 @@ void LoopbackNetwork::State::close(std::uint64_t first, const Status& for_first,
 class LoopbackNetwork::Side final : public Connection {
 public:
   Side(State& state, std::uint64_t self, std::uint64_t other)
-      : state_(state), self_(self), other_(other) {}
+      : state_(state), self_(self), other_(other) {
+    ++state_.num_sides;
+  }
   ~Side() override {
     close();
     state_.listeners.erase(self_);
+    --state_.num_sides;
   }
 
   Status send(const Buffer& frame) override {
@@ -119,10 +123,12 @@ private:
 };
 
 LoopbackNetwork::LoopbackNetwork(std::uint64_t seed, const LoopbackFaults& faults)
-    : state_(std::make_unique<State>(seed, faults)) {}
+    : state_(std::make_unique<State>(seed, faults)) {
+  TIDEMILL_CHECK(faults.max_delay >= Duration::zero()) << faults.max_delay.count();
+}
 
 LoopbackNetwork::~LoopbackNetwork() {
-  TIDEMILL_CHECK(state_->listeners.empty()) << "a connection outlives its network";
+  TIDEMILL_CHECK(state_->num_sides == 0) << state_->num_sides << " sides outlive their network";
 }
 
 LoopbackNetwork::Pair LoopbackNetwork::connect(ConnectionListener& first,

@@ -11,7 +11,7 @@
 
 namespace tidemill::transport {
 
-/// What a network does to frames. A share is the probability for each frame.
+/// What a network does to frames. Each `double` is a probability per frame.
 struct LoopbackFaults {
   double lost = 0.0;
   double repeated = 0.0;
@@ -19,7 +19,8 @@ struct LoopbackFaults {
   double damaged = 0.0;
   /// The connection breaks instead of carrying the frame.
   double broken = 0.0;
-  /// Frames take a time from zero to this one. Different times change their order.
+  /// Each frame is delayed by a random time from zero to this one, so frames may overtake each
+  /// other, which no other connection lets happen. Not negative.
   Duration max_delay{};
 };
 
@@ -41,7 +42,7 @@ public:
 
   /// Calls the listeners for what happens until `now`, in the order of time. Times never go back.
   void advance(TimePoint now);
-  /// Returns when something happens next.
+  /// Returns when something happens next, or `TimePoint::max()`.
   [[nodiscard]] TimePoint next_event() const;
 
 private:

@@ -15,7 +15,7 @@ struct Envelope {
   run @3 :UInt64;
   sender @4 :UInt32;
   sequence @5 :UInt64;
-  request @6 :UInt64;
+  replyTo @6 :UInt64;
   acknowledged @7 :UInt64;
   credit @8 :UInt64;
   deadlineNs @9 :UInt64;
