@@ -632,7 +632,7 @@ TEST(PeerSessionFaults, NothingIsLostRepeatedOrReordered) {
   std::uint64_t resent = 0;
   std::uint64_t failed = 0;
   std::uint64_t damaged = 0;
-  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+  for (std::uint64_t seed = 0; seed < 30; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     FaultyEnd a(1, 2, seed, 100);
     FaultyEnd b(2, 1, seed, 100);
@@ -646,9 +646,9 @@ TEST(PeerSessionFaults, NothingIsLostRepeatedOrReordered) {
     }
   }
   // The faults have happened.
-  EXPECT_GT(resent, 1000U);
+  EXPECT_GT(resent, 300U);
   EXPECT_GT(failed, 100U);
-  EXPECT_GT(damaged, 100U);
+  EXPECT_GT(damaged, 20U);
 }
 
 }  // namespace
