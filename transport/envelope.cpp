@@ -3,14 +3,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <limits>
 #include <string>
-#include <utility>
 
 #include <capnp/message.h>
 #include <capnp/serialize.h>
 #include <kj/exception.h>
+#include <kj/io.h>
 
 #include "base/check.hpp"
 #include "base/digest.hpp"
@@ -119,10 +118,11 @@ Result<std::vector<std::byte>> write_envelope(const Envelope& envelope) {
   if (!body.empty()) {
     out.setBody({reinterpret_cast<const kj::byte*>(body.data()), body.size()});
   }
-  const kj::Array<capnp::word> encoded = capnp::messageToFlatArray(message);
-  const kj::ArrayPtr<const kj::byte> bytes = encoded.asBytes();
-  std::vector<std::byte> frame(kChecksumBytes + bytes.size());
-  std::memcpy(frame.data() + kChecksumBytes, bytes.begin(), bytes.size());
+  std::vector<std::byte> frame(kChecksumBytes +
+                               capnp::computeSerializedSizeInWords(message) * kWordBytes);
+  kj::ArrayOutputStream stream(
+      {reinterpret_cast<kj::byte*>(frame.data()) + kChecksumBytes, frame.size() - kChecksumBytes});
+  capnp::writeMessage(stream, message);
   std::ranges::copy(checksum(std::span(frame).subspan(kChecksumBytes)), frame.begin());
   return frame;
 }

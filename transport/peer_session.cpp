@@ -173,7 +173,7 @@ void PeerSession::take_acknowledgement(std::uint64_t acknowledged, TimePoint now
 void PeerSession::take_message(const Envelope& frame, TimePoint now) {
   frame_due_ = true;  // the acknowledgement, also if the peer has missed the last one
   if (frame.sequence != taken_ + 1) {
-    ++counts_.ignored;
+    ++ignored_;
     return;
   }
   IncomingMessage message{frame.kind, frame.sequence, frame.reply_to, std::nullopt, frame.body};
@@ -182,12 +182,11 @@ void PeerSession::take_message(const Envelope& frame, TimePoint now) {
         frame.deadline < TimePoint::max() - now ? now + frame.deadline : TimePoint::max();
   }
   ++taken_;
-  ++counts_.taken;
   taken_bytes_ += bytes_of(frame.body);
   if (frame.reply_to != 0) {
     const auto request = requests_.find(frame.reply_to);
     if (request == requests_.end()) {
-      ++counts_.late_replies;
+      ++late_replies_;
       release(message);
       return;
     }
@@ -271,8 +270,11 @@ std::vector<Envelope> PeerSession::take_frames(TimePoint now) {
       progress_at_ = now;
     }
     frames.push_back(std::move(out));
-    ++(next.number > last_sent_ ? counts_.sent : counts_.resent);
-    last_sent_ = std::max(last_sent_, next.number);
+    if (next.number > last_sent_) {
+      last_sent_ = next.number;
+    } else {
+      ++resent_;
+    }
   }
   if (frames.empty() && (frame_due_ || now - frame_sent_at_ >= options_.heartbeat)) {
     frames.push_back(frame());

@@ -69,9 +69,8 @@ struct PeerSessionOptions {
 
 /// A message for the peer.
 struct OutgoingMessage {
-  std::uint16_t kind = 0;  // not 0, which the transport uses
-  std::uint64_t reply_to =
-      0;  // the number of the peer's request to which this message replies, or 0
+  std::uint16_t kind = 0;      // not 0, which the transport uses
+  std::uint64_t reply_to = 0;  // the number of the request to which it replies, or 0
   /// Makes the message a request, which fails at this time if the peer has not replied.
   std::optional<TimePoint> expires;
   Buffer body;
@@ -127,7 +126,9 @@ public:
   [[nodiscard]] State state() const noexcept { return state_; }
   /// Returns why the session has ended, or success if it has not.
   [[nodiscard]] const Status& end_reason() const noexcept { return end_reason_; }
-  [[nodiscard]] const PeerSessionCounts& counts() const noexcept { return counts_; }
+  [[nodiscard]] PeerSessionCounts counts() const noexcept {
+    return {last_sent_, resent_, taken_, ignored_, late_replies_};
+  }
   /// Returns the credit that unacknowledged messages use. Units: bytes.
   [[nodiscard]] std::uint64_t unacknowledged_bytes() const noexcept;
   /// Returns when `advance` has to be called at the latest, or `TimePoint::max()`.
@@ -204,7 +205,9 @@ private:
   std::vector<IncomingMessage> messages_;
   std::vector<FailedRequest> failures_;
 
-  PeerSessionCounts counts_;
+  std::uint64_t resent_ = 0;  // these three as in `PeerSessionCounts`
+  std::uint64_t ignored_ = 0;
+  std::uint64_t late_replies_ = 0;
   bool frame_due_ = false;  // the peer has to learn something
   TimePoint frame_sent_at_;
   TimePoint connected_at_;

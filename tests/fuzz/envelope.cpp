@@ -3,24 +3,18 @@
 #include "transport/envelope.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <span>
 #include <utility>
 #include <vector>
 
-#include "base/digest.hpp"
 #include "tests/fuzz/target.hpp"
+#include "tests/transport/framed.hpp"
 
 namespace tidemill::fuzz {
 
 void envelope(std::string_view input) {
   using transport::Envelope;
-  const auto message = std::as_bytes(std::span(input));
-  const std::uint64_t checksum = digest_key(message).low;
-  std::vector<std::byte> bytes(sizeof(checksum) + message.size());
-  std::memcpy(bytes.data(), &checksum, sizeof(checksum));
-  std::ranges::copy(message, bytes.begin() + sizeof(checksum));
-  const Buffer frame = Buffer::adopt(std::move(bytes), DType::kU8);
+  const Buffer frame = transport::framed(std::as_bytes(std::span(input)));
   const Result<Envelope> read = transport::read_envelope(frame);
   if (!read.ok()) {
     require(

@@ -12,7 +12,7 @@
 #include <capnp/serialize.h>
 #include <gtest/gtest.h>
 
-#include "base/digest.hpp"
+#include "tests/transport/framed.hpp"
 #include "transport/wire/envelope.capnp.h"
 
 namespace tidemill::transport {
@@ -54,15 +54,6 @@ Buffer written(const Envelope& envelope) {
   Result<std::vector<std::byte>> frame = write_envelope(envelope);
   EXPECT_TRUE(frame.ok()) << frame.status().to_string();
   return Buffer::adopt(std::move(frame).value(), DType::kU8);
-}
-
-// Returns the frame of a message: its checksum and itself.
-Buffer framed(std::span<const std::byte> message) {
-  const std::uint64_t checksum = digest_key(message).low;
-  std::vector<std::byte> frame(sizeof(checksum) + message.size());
-  std::memcpy(frame.data(), &checksum, sizeof(checksum));
-  std::ranges::copy(message, frame.begin() + sizeof(checksum));
-  return Buffer::adopt(std::move(frame), DType::kU8);
 }
 
 // Returns the message of a frame.

@@ -54,6 +54,18 @@ OutgoingMessage message_of(std::uint64_t value, std::size_t size = sizeof(std::u
   return message;
 }
 
+OutgoingMessage request_of(std::uint64_t value, TimePoint expires) {
+  OutgoingMessage request = message_of(value);
+  request.expires = expires;
+  return request;
+}
+
+OutgoingMessage reply_of(std::uint64_t value, std::uint64_t reply_to) {
+  OutgoingMessage reply = message_of(value);
+  reply.reply_to = reply_to;
+  return reply;
+}
+
 // Two sessions with a connection that loses nothing.
 class PeerSessionTest : public ::testing::Test {
 protected:
@@ -167,16 +179,12 @@ TEST_F(PeerSessionTest, SendsAgainOnANewConnectionAndDeliversOnce) {
 
 TEST_F(PeerSessionTest, ARequestGetsItsReply) {
   connect();
-  OutgoingMessage request = message_of(7);
-  request.expires = now_ + seconds(10);
-  const std::uint64_t number = sent(a_, request);
+  const std::uint64_t number = sent(a_, request_of(7, now_ + seconds(10)));
   exchange();
   const std::vector<IncomingMessage> requests = b_.take_messages();
   ASSERT_EQ(requests.size(), 1U);
   EXPECT_EQ(requests[0].expires, now_ + seconds(10));
-  OutgoingMessage reply = message_of(8);
-  reply.reply_to = requests[0].number;
-  sent(b_, reply);
+  sent(b_, reply_of(8, requests[0].number));
   exchange();
   const std::vector<IncomingMessage> replies = a_.take_messages();
   ASSERT_EQ(replies.size(), 1U);
@@ -188,9 +196,7 @@ TEST_F(PeerSessionTest, ARequestGetsItsReply) {
 
 TEST_F(PeerSessionTest, ARequestFailsAtItsDeadlineAndALateReplyIsDropped) {
   connect();
-  OutgoingMessage request = message_of(7);
-  request.expires = now_ + milliseconds(100);
-  const std::uint64_t number = sent(a_, request);
+  const std::uint64_t number = sent(a_, request_of(7, now_ + milliseconds(100)));
   exchange();
   const std::vector<IncomingMessage> requests = b_.take_messages();
   ASSERT_EQ(requests.size(), 1U);
@@ -200,9 +206,7 @@ TEST_F(PeerSessionTest, ARequestFailsAtItsDeadlineAndALateReplyIsDropped) {
   ASSERT_EQ(failures.size(), 1U);
   EXPECT_EQ(failures[0].number, number);
   EXPECT_EQ(failures[0].reason.to_string(), "timeout: peer 2: no reply before the deadline");
-  OutgoingMessage reply = message_of(8);
-  reply.reply_to = number;
-  sent(b_, reply);
+  sent(b_, reply_of(8, number));
   exchange();
   EXPECT_TRUE(a_.take_messages().empty());
   EXPECT_TRUE(a_.take_failures().empty());
@@ -311,9 +315,7 @@ TEST_F(PeerSessionTest, AConnectionThatReplacesAnotherSendsAgain) {
 TEST_F(PeerSessionTest, SilenceBreaksTheConnectionAndEndsTheSession) {
   connect();
   exchange();
-  OutgoingMessage request = message_of(7);
-  request.expires = now_ + seconds(100);
-  const std::uint64_t number = sent(a_, request);
+  const std::uint64_t number = sent(a_, request_of(7, now_ + seconds(100)));
   wait(seconds(2) - milliseconds(1));
   EXPECT_EQ(a_.state(), PeerSession::State::kConnected);
   wait(milliseconds(1));
@@ -386,12 +388,8 @@ TEST_F(PeerSessionTest, AMessageBeyondTheCreditIsRefused) {
 }
 
 TEST_F(PeerSessionTest, DeadlinesTravelAsTheTimeThatIsLeft) {
-  OutgoingMessage soon = message_of(1);
-  soon.expires = now_ + milliseconds(10);
-  OutgoingMessage never = message_of(2);
-  never.expires = TimePoint::max();
-  sent(a_, soon);
-  sent(a_, never);
+  sent(a_, request_of(1, now_ + milliseconds(10)));
+  sent(a_, request_of(2, TimePoint::max()));
   connect();
   pass(b_, a_);  // the credit
   wait(milliseconds(10));
@@ -558,9 +556,7 @@ private:
       ASSERT_EQ(value_of(message.body), next_) << "lost, repeated or out of order";
       ++next_;
       if (message.expires.has_value()) {
-        OutgoingMessage reply = message_of(0);
-        reply.reply_to = message.number;
-        replies_.push_back(std::move(reply));
+        replies_.push_back(reply_of(0, message.number));
       }
     }
     held_.push_back(std::move(message));
@@ -599,7 +595,7 @@ LoopbackFaults random_faults(std::uint64_t seed) {
 void exchange_all(FaultyEnd& a, FaultyEnd& b, LoopbackNetwork& network, RandomStream& random) {
   TimePoint connect_at = kStart;
   for (TimePoint now = kStart; !a.done() || !b.done(); now += milliseconds(1 + random.below(50))) {
-    ASSERT_LT(now, kStart + seconds(36000)) << "the sessions make no progress";
+    ASSERT_LT(now, kStart + seconds(3600)) << "the sessions make no progress";
     network.advance(now);
     if (!a.connected() && !b.connected()) {
       if (connect_at == TimePoint::max()) {
@@ -646,9 +642,9 @@ TEST(PeerSessionFaults, NothingIsLostRepeatedOrReordered) {
     }
   }
   // The faults have happened.
-  EXPECT_GT(resent, 300U);
+  EXPECT_GT(resent, 1000U);
   EXPECT_GT(failed, 100U);
-  EXPECT_GT(damaged, 20U);
+  EXPECT_GT(damaged, 100U);
 }
 
 }  // namespace
