@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // A connection to another process: it carries frames, in order, until it closes.
 //
-// Each backend is a folder: `loopback/` for tests and simulation. A connection may break at any
+// Each backend is a folder. `loopback/` is for tests and simulation. A connection may break at any
 // time, and frames that are on the way are then lost; PeerSession sends them again. A session sends
 // each message once on a connection and limits what is unacknowledged, so a connection has no limit
 // of its own.
 #pragma once
 
+#include <functional>
+#include <memory>
+
 #include "base/buffer.hpp"
+#include "base/clock.hpp"
+#include "base/result.hpp"
 #include "base/status.hpp"
 
 namespace tidemill::transport {
@@ -32,7 +37,7 @@ public:
 };
 
 /// One side of a connection. Destroying it closes it. The destructor waits for a call of the
-/// listener in progress, and none follows.
+/// listener in progress, and none follows. A call of its listener must not destroy it.
 ///
 /// Threads: safe to call concurrently; destroyed by one thread that makes no other call.
 class Connection {
@@ -42,6 +47,9 @@ public:
   Connection& operator=(const Connection&) = delete;
   virtual ~Connection() = default;
 
+  /// Begins to call `listener`, which must outlive the connection. What happens before waits until
+  /// then. Requires that the connection was not started.
+  virtual void start(ConnectionListener& listener) = 0;
   /// Sends a frame, which may be empty, and does not wait. Requires a resolved buffer. Success does
   /// not mean that the frame arrives.
   /// Errors: `kInvalidArgument` if the frame is larger than `kMaxEnvelopeBytes`; `kUnavailable` if
@@ -50,6 +58,34 @@ public:
   /// Closes both sides. Frames on the way may be lost, and those for this side are. Does nothing if
   /// the connection is closed.
   virtual void close() = 0;
+};
+
+/// Opens connections to one address, where an acceptor listens.
+///
+/// Threads: one call at a time.
+class Connector {
+public:
+  Connector() = default;
+  Connector(const Connector&) = delete;
+  Connector& operator=(const Connector&) = delete;
+  virtual ~Connector() = default;
+
+  /// Opens a connection. Waits for at most `max_wait`.
+  /// Errors: `kUnavailable` if nothing listens at the address, or it does not accept in time.
+  [[nodiscard]] virtual Result<std::unique_ptr<Connection>> connect(Duration max_wait) = 0;
+};
+
+/// Accepts connections at one address until it is destroyed. The destructor waits for a call of
+/// `OnAccept` in progress. Accepted connections may outlive the acceptor.
+class Acceptor {
+public:
+  /// Takes a connection that was accepted. Called by a thread of the acceptor, one call at a time.
+  using OnAccept = std::function<void(std::unique_ptr<Connection>)>;
+
+  Acceptor() = default;
+  Acceptor(const Acceptor&) = delete;
+  Acceptor& operator=(const Acceptor&) = delete;
+  virtual ~Acceptor() = default;
 };
 
 }  // namespace tidemill::transport

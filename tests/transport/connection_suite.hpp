@@ -28,8 +28,8 @@ public:
   virtual ~ConnectionRig() = default;
 
   using Pair = std::pair<std::unique_ptr<Connection>, std::unique_ptr<Connection>>;
-  /// Makes a connection whose sides call `first` and `second`.
-  [[nodiscard]] virtual Pair connect(ConnectionListener& first, ConnectionListener& second) = 0;
+  /// Makes a connection, whose sides are not started.
+  [[nodiscard]] virtual Pair connect() = 0;
   /// Lets the connections work until `done` returns true. Returns false if that takes too long.
   [[nodiscard]] virtual bool run_until(const std::function<bool()>& done) = 0;
   /// Lets the connections work until nothing is on the way.
@@ -109,7 +109,9 @@ class ConnectionSuite
 protected:
   void SetUp() override {
     rig_ = GetParam()();
-    std::tie(a_, b_) = rig_->connect(at_a_, at_b_);
+    std::tie(a_, b_) = rig_->connect();
+    a_->start(at_a_);
+    b_->start(at_b_);
   }
   void TearDown() override {
     a_.reset();
@@ -224,7 +226,9 @@ TEST_P(ConnectionSuite, DestroyingASideTellsOnlyTheOther) {
 TEST_P(ConnectionSuite, ConnectionsDoNotDisturbEachOther) {
   RecordingListener at_c;
   RecordingListener at_d;
-  auto [c, d] = rig_->connect(at_c, at_d);
+  auto [c, d] = rig_->connect();
+  c->start(at_c);
+  d->start(at_d);
   ASSERT_TRUE(send(frame_of(1, 10)).ok());
   ASSERT_TRUE(send(*c, frame_of(2, 10)).ok());
   ASSERT_TRUE(
@@ -237,6 +241,38 @@ TEST_P(ConnectionSuite, ConnectionsDoNotDisturbEachOther) {
   expect_equal(at_d.frames()[0], frame_of(2, 10));
   expect_equal(at_d.frames()[1], frame_of(3, 10));
   EXPECT_EQ(at_d.closed(), 0);
+}
+
+TEST_P(ConnectionSuite, WhatHappensBeforeTheStartWaits) {
+  RecordingListener at_c;
+  RecordingListener at_d;
+  auto [c, d] = rig_->connect();
+  c->start(at_c);
+  ASSERT_TRUE(send(*c, frame_of(1, 10)).ok());
+  ASSERT_TRUE(send(*c, frame_of(2, 10)).ok());
+  rig_->settle();
+  d->start(at_d);
+  ASSERT_TRUE(rig_->run_until([&] { return at_d.frames().size() == 2; }));
+  expect_equal(at_d.frames()[0], frame_of(1, 10));
+  expect_equal(at_d.frames()[1], frame_of(2, 10));
+}
+
+TEST_P(ConnectionSuite, ASideThatIsClosedBeforeItsStartLearnsOfIt) {
+  RecordingListener at_d;
+  auto [c, d] = rig_->connect();
+  c.reset();
+  rig_->settle();
+  d->start(at_d);
+  ASSERT_TRUE(rig_->run_until([&] { return at_d.closed() == 1; }));
+  EXPECT_EQ(at_d.reason().code(), Errc::kUnavailable);
+}
+
+TEST_P(ConnectionSuite, ASideThatWasNotStartedCanBeDestroyed) {
+  RecordingListener at_c;
+  auto [c, d] = rig_->connect();
+  c->start(at_c);
+  d.reset();
+  ASSERT_TRUE(rig_->run_until([&] { return at_c.closed() == 1; }));
 }
 
 }  // namespace tidemill::transport

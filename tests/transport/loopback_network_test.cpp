@@ -10,9 +10,7 @@ using std::chrono::milliseconds;
 
 class LoopbackRig final : public ConnectionRig {
 public:
-  Pair connect(ConnectionListener& first, ConnectionListener& second) override {
-    return network_.connect(first, second);
-  }
+  Pair connect() override { return network_.connect(); }
   bool run_until(const std::function<bool()>& done) override {
     settle();
     return done();
@@ -37,7 +35,9 @@ Arrivals arrivals(std::uint64_t seed, const LoopbackFaults& faults) {
   LoopbackNetwork network(seed, faults);
   RecordingListener at_a;
   RecordingListener at_b;
-  const LoopbackNetwork::Pair sides = network.connect(at_a, at_b);
+  const LoopbackNetwork::Pair sides = network.connect();
+  sides.first->start(at_a);
+  sides.second->start(at_b);
   for (char text = '0'; text <= '9'; ++text) {
     (void)sides.first->send(Buffer::copy_of(std::as_bytes(std::span(&text, 1))));
   }

@@ -604,7 +604,9 @@ void exchange_all(FaultyEnd& a, FaultyEnd& b, LoopbackNetwork& network, RandomSt
       if (now >= connect_at) {
         a.drop_connection();
         b.drop_connection();
-        LoopbackNetwork::Pair sides = network.connect(a, b);
+        LoopbackNetwork::Pair sides = network.connect();
+        sides.first->start(a);
+        sides.second->start(b);
         a.set_connection(std::move(sides.first), now);
         b.set_connection(std::move(sides.second), now);
         connect_at = TimePoint::max();

@@ -43,8 +43,9 @@ struct LoopbackNetwork::State {
   std::uint64_t last_side = 0;
   std::uint64_t num_sides = 0;   // that are not destroyed
   std::set<std::uint64_t> open;  // sides that are not closed
-  // Of the sides whose listener has not been told that they are closed.
+  // Of the sides whose listener has not been told that they are closed. Null before the start.
   std::map<std::uint64_t, ConnectionListener*> listeners;
+  std::multimap<std::uint64_t, Event> waiting;  // what happened to a side before its start
   std::multimap<TimePoint, Event> events;
 };
 
@@ -77,6 +78,8 @@ void LoopbackNetwork::State::close(std::uint64_t first, const Status& for_first,
   std::erase_if(events, [&](const auto& entry) {
     return entry.second.side == first || entry.second.side == second;
   });
+  waiting.erase(first);
+  waiting.erase(second);
   open.erase(first);
   open.erase(second);
   add(Duration::zero(), {first, true, {}, for_first});
@@ -92,7 +95,19 @@ public:
   ~Side() override {
     close();
     state_.listeners.erase(self_);
+    state_.waiting.erase(self_);
     --state_.num_sides;
+  }
+
+  void start(ConnectionListener& listener) override {
+    ConnectionListener*& started = state_.listeners.at(self_);
+    TIDEMILL_CHECK(started == nullptr) << "started twice";
+    started = &listener;
+    const auto [begin, end] = state_.waiting.equal_range(self_);
+    for (auto it = begin; it != end; ++it) {
+      state_.add(Duration::zero(), std::move(it->second));
+    }
+    state_.waiting.erase(begin, end);
   }
 
   Status send(const Buffer& frame) override {
@@ -131,12 +146,11 @@ LoopbackNetwork::~LoopbackNetwork() {
   TIDEMILL_CHECK(state_->num_sides == 0) << state_->num_sides << " sides outlive their network";
 }
 
-LoopbackNetwork::Pair LoopbackNetwork::connect(ConnectionListener& first,
-                                               ConnectionListener& second) {
+LoopbackNetwork::Pair LoopbackNetwork::connect() {
   const std::uint64_t a = ++state_->last_side;
   const std::uint64_t b = ++state_->last_side;
-  state_->listeners.emplace(a, &first);
-  state_->listeners.emplace(b, &second);
+  state_->listeners.emplace(a, nullptr);
+  state_->listeners.emplace(b, nullptr);
   state_->open.insert({a, b});
   return {std::make_unique<Side>(*state_, a, b), std::make_unique<Side>(*state_, b, a)};
 }
@@ -146,10 +160,15 @@ void LoopbackNetwork::advance(TimePoint now) {
   // An event may add others, also at its own time.
   while (!state_->events.empty() && state_->events.begin()->first <= now) {
     state_->now = std::max(state_->now, state_->events.begin()->first);
-    const Event event = std::move(state_->events.begin()->second);
+    Event event = std::move(state_->events.begin()->second);
     state_->events.erase(state_->events.begin());
     const auto listener = state_->listeners.find(event.side);
     if (listener == state_->listeners.end()) {
+      continue;
+    }
+    if (listener->second == nullptr) {
+      const std::uint64_t side = event.side;
+      state_->waiting.emplace(side, std::move(event));
       continue;
     }
     ConnectionListener& target = *listener->second;

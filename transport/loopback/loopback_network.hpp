@@ -36,9 +36,8 @@ public:
   ~LoopbackNetwork();
 
   using Pair = std::pair<std::unique_ptr<Connection>, std::unique_ptr<Connection>>;
-  /// Makes a connection and returns its two sides, the first of which calls `first`. A listener
-  /// must outlive its side.
-  [[nodiscard]] Pair connect(ConnectionListener& first, ConnectionListener& second);
+  /// Makes a connection and returns its two sides.
+  [[nodiscard]] Pair connect();
 
   /// Calls the listeners for what happens until `now`, in the order of time. Times never go back.
   void advance(TimePoint now);
