@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/peer_link.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.hpp"
+#include "transport/envelope.hpp"
+#include "transport/peer_link_impl.hpp"
+
+namespace tidemill::transport {
+
+PeerLink::Impl::Impl(const PeerLinkOptions& options, PeerLinkListener& listener, const Clock& clock,
+                     std::function<void()> wake)
+    : options_(options),
+      listener_(listener),
+      clock_(clock),
+      wake_(std::move(wake)),
+      session_(options.session, clock.now()),
+      pause_(options.first_pause),
+      connect_at_(options.connector != nullptr ? clock.now() : TimePoint::max()),
+      since_(clock.now()) {
+  TIDEMILL_CHECK(options.first_pause > Duration::zero() && options.max_pause >= options.first_pause)
+      << options.first_pause.count() << " " << options.max_pause.count();
+}
+
+Result<std::uint64_t> PeerLink::Impl::send(const OutgoingMessage& message) {
+  std::unique_lock lock(mutex_);
+  Result<std::uint64_t> number = session_.send(message);
+  room_wanted_ = room_wanted_ || number.status().code() == Errc::kResourceExhausted;
+  settle(lock);
+  return number;
+}
+
+void PeerLink::Impl::release(const IncomingMessage& message) {
+  std::unique_lock lock(mutex_);
+  session_.release(message);
+  settle(lock);
+}
+
+void PeerLink::Impl::end(const std::string& reason) {
+  std::unique_lock lock(mutex_);
+  session_.end(reason);
+  settle(lock);
+}
+
+void PeerLink::Impl::attach(std::unique_ptr<PeerConnection> connection, const Buffer* first_frame) {
+  std::unique_ptr<PeerConnection> earlier;  // destroyed without the lock, for which it may wait
+  std::unique_lock lock(mutex_);
+  earlier = std::exchange(connection_, std::move(connection));
+  if (first_frame == nullptr) {
+    connection_->start(*this);
+  }
+  session_.connect(clock_.now());
+  if (first_frame != nullptr && session_.state() == PeerSession::State::kConnected) {
+    take_frame(*first_frame, read_envelope(*first_frame));
+  }
+  settle(lock);
+}
+
+void PeerLink::Impl::on_frame(PeerConnection& from, const Buffer& frame) {
+  const Result<Envelope> envelope = read_envelope(frame);
+  std::unique_lock lock(mutex_);
+  if (&from == connection_.get() && session_.state() == PeerSession::State::kConnected) {
+    take_frame(frame, envelope);
+    settle(lock);
+  }
+}
+
+// Requires the lock.
+void PeerLink::Impl::take_frame(const Buffer& frame, const Result<Envelope>& envelope) {
+  received_bytes_ += frame.size_bytes();
+  const Status status =
+      envelope.ok() ? session_.receive(envelope.value(), clock_.now()) : envelope.status();
+  if (status.ok()) {
+    pause_ = options_.first_pause;
+  } else {
+    lose_connection(status);
+  }
+}
+
+void PeerLink::Impl::on_closed(PeerConnection& from, const Status& reason) {
+  std::unique_lock lock(mutex_);
+  if (&from == connection_.get() && session_.state() == PeerSession::State::kConnected) {
+    lose_connection(reason);
+    settle(lock);
+  }
+}
+
+void PeerLink::Impl::advance() {
+  std::unique_lock lock(mutex_);
+  session_.advance(clock_.now());
+  settle(lock);
+  if (session_.state() == PeerSession::State::kDisconnected && connect_at_ <= clock_.now()) {
+    open_connection(lock);
+  }
+}
+
+TimePoint PeerLink::Impl::next_event() {
+  const std::lock_guard lock(mutex_);
+  planned_ = due();
+  return planned_;
+}
+
+PeerLinkStatus PeerLink::Impl::status() const {
+  const std::lock_guard lock(mutex_);
+  PeerLinkStatus status;
+  status.state = session_.state();
+  status.since = since_;
+  status.counts = session_.counts();
+  status.sent_bytes = sent_bytes_;
+  status.received_bytes = received_bytes_;
+  status.unacknowledged_bytes = session_.unacknowledged_bytes();
+  status.problem = problem_;
+  return status;
+}
+
+TimePoint PeerLink::Impl::due() const {
+  const TimePoint next = session_.next_event();
+  return session_.state() == PeerSession::State::kDisconnected ? std::min(next, connect_at_) : next;
+}
+
+// The connection carries nothing any more. Requires the lock.
+void PeerLink::Impl::lose_connection(const Status& why) {
+  problem_ = why.message();
+  session_.disconnect();
+  if (options_.connector != nullptr) {
+    connect_at_ = clock_.now() + pause_;
+    pause_ = std::min(2 * pause_, options_.max_pause);
+  }
+}
+
+// Tries to open a connection, without the lock meanwhile. Only `advance` calls this, and only one
+// call of it at a time has a connector to use.
+void PeerLink::Impl::open_connection(std::unique_lock<std::mutex>& lock) {
+  connect_at_ = TimePoint::max();
+  lock.unlock();
+  auto opened = options_.connector->connect(options_.connect_wait);
+  if (opened.ok()) {
+    attach(std::make_unique<PeerConnection>(std::move(opened).value()));
+    lock.lock();
+    return;
+  }
+  lock.lock();
+  lose_connection(opened.status());
+  settle(lock);
+}
+
+// Sends what the session has to send, and delivers what it has to deliver. The last step of every
+// call that may have changed the session.
+void PeerLink::Impl::settle(std::unique_lock<std::mutex>& lock) {
+  send_frames();
+  note_state();
+  collect();
+  const TimePoint next = due();
+  const bool earlier = next < planned_;
+  planned_ = std::min(planned_, next);
+  if (earlier) {
+    lock.unlock();
+    wake_();
+    lock.lock();
+  }
+  deliver(lock);
+}
+
+void PeerLink::Impl::send_frames() {
+  for (const Envelope& envelope : session_.take_frames(clock_.now())) {
+    auto bytes = write_envelope(envelope);
+    TIDEMILL_CHECK(bytes.ok()) << bytes.status().to_string();  // the session limits bodies
+    const Buffer frame = Buffer::adopt(std::move(bytes).value(), DType::kU8);
+    sent_bytes_ += frame.size_bytes();
+    const Status sent = connection_->connection().send(frame);
+    if (!sent.ok()) {
+      lose_connection(sent);
+      return;
+    }
+  }
+}
+
+// Notes when the state has changed, and closes a connection that the session has given up.
+void PeerLink::Impl::note_state() {
+  if (session_.state() != PeerSession::State::kConnected && connection_ != nullptr) {
+    connection_->connection().close();
+  }
+  if (session_.state() == state_) {
+    return;
+  }
+  state_ = session_.state();
+  since_ = clock_.now();
+  if (state_ == PeerSession::State::kDisconnected && options_.connector != nullptr &&
+      connect_at_ == TimePoint::max()) {
+    lose_connection(
+        {Errc::kUnavailable, "nothing received, or nothing acknowledged, for too long"});
+  }
+}
+
+void PeerLink::Impl::collect() {
+  for (IncomingMessage& message : session_.take_messages()) {
+    events_.emplace_back(std::move(message));
+  }
+  for (FailedRequest& failed : session_.take_failures()) {
+    events_.emplace_back(std::move(failed));
+  }
+  const std::uint64_t queued = session_.unacknowledged_bytes();
+  if (queued < last_queued_ && room_wanted_) {
+    room_wanted_ = false;
+    events_.emplace_back(Room{});
+  }
+  last_queued_ = queued;
+  if (state_ == PeerSession::State::kEnded && !ended_) {
+    ended_ = true;
+    events_.emplace_back(session_.end_reason());
+  }
+}
+
+// One thread at a time delivers, so the listener gets all events in their order.
+void PeerLink::Impl::deliver(std::unique_lock<std::mutex>& lock) {
+  if (delivering_) {
+    return;
+  }
+  delivering_ = true;
+  while (!events_.empty()) {
+    const Event event = std::move(events_.front());
+    events_.pop_front();
+    lock.unlock();
+    if (const auto* message = std::get_if<IncomingMessage>(&event)) {
+      listener_.on_message(*message);
+    } else if (const auto* failed = std::get_if<FailedRequest>(&event)) {
+      listener_.on_failure(*failed);
+    } else if (const auto* reason = std::get_if<Status>(&event)) {
+      listener_.on_ended(*reason);
+    } else {
+      listener_.on_room();
+    }
+    lock.lock();
+  }
+  delivering_ = false;
+}
+
+}  // namespace tidemill::transport
