@@ -21,6 +21,7 @@ TIDEMILL_ATOM(checkpoint);
 TIDEMILL_ATOM(close);
 TIDEMILL_ATOM(closed);
 TIDEMILL_ATOM(create);
+TIDEMILL_ATOM(deliver);
 TIDEMILL_ATOM(drain);
 TIDEMILL_ATOM(events);
 TIDEMILL_ATOM(finish);

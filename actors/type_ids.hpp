@@ -18,6 +18,7 @@
 #include "actors/stream/messages.hpp"
 #include "actors/supervisor/messages.hpp"
 #include "actors/trainer/messages.hpp"
+#include "actors/wire/messages.hpp"
 #include "base/ids.hpp"
 #include "engines/reward_engine.hpp"
 #include "storage/jobs/job_record.hpp"
@@ -70,6 +71,7 @@
   X(tidemill::actors, RunSummary)         \
   X(tidemill::actors, TokenBatch)         \
   X(tidemill::actors, DeviceUsage)        \
+  X(tidemill::actors, StartWorker)        \
   X(tidemill::actors, HttpRequest)        \
   X(tidemill::actors, Caller)
 

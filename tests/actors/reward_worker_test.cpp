@@ -12,6 +12,7 @@
 #include "tests/support/actor_test.hpp"
 #include "tests/support/fake_actors.hpp"
 #include "tests/support/fake_reward_engine.hpp"
+#include "tests/support/remote_workers.hpp"
 #include "tests/support/watched_port.hpp"
 
 namespace tidemill::test {
@@ -21,12 +22,12 @@ using actors::LeaseReply;
 using actors::SampleTask;
 using namespace std::chrono_literals;
 
-class RewardWorkerTest : public ActorTest {
+// The parameter says whether the worker reaches its stream through a process boundary.
+class RewardWorkerTest : public ActorTest, public ::testing::WithParamInterface<bool> {
 protected:
   void SetUp() override {
     stream_handle_ = keep(spawn_fake_stream(system(), stream_));
     actors::RewardWorkerDeps deps;
-    deps.stream = stream_handle_;
     deps.max_in_flight = 4;
     deps.max_unscored = 6;
     deps.engine = engine_;
@@ -36,8 +37,25 @@ protected:
     };
     deps.port = &watched_port_;
     deps.log = [this](const std::string& line) { log_.push_back(line); };
-    worker_ = keep(actors::spawn_reward_worker(system(), std::move(deps)));
+    if (GetParam()) {
+      remote_.emplace(system(), stream_handle_, [&](const actors::StreamConsumerActor& stream) {
+        deps.stream = stream;
+        worker_ = keep(actors::spawn_reward_worker(system(), deps));
+        return caf::actor_cast<caf::actor>(worker_);
+      });
+      keep(remote_->start("reward", 0));
+      drain();
+    } else {
+      deps.stream = stream_handle_;
+      worker_ = keep(actors::spawn_reward_worker(system(), std::move(deps)));
+    }
     exit_ = exit_of(worker_);
+  }
+  void TearDown() override {
+    if (remote_.has_value()) {
+      remote_->stop();
+    }
+    ActorTest::TearDown();
   }
   static storage::LeasedRow row(std::uint64_t id) { return trainable_row(id, 0); }
   void lease(std::vector<storage::LeasedRow> rows, bool ended = false) {
@@ -54,13 +72,16 @@ protected:
   actors::StreamActor stream_handle_;
   actors::RewardWorkerActor worker_;
   std::shared_ptr<std::optional<Status>> exit_;
+  std::optional<RemoteWorkers> remote_;
   std::vector<std::string> log_;
   WatchedWorkPort watched_port_{port()};
   int decoded_in_work_ = 0;
   int decoded_elsewhere_ = 0;
 };
 
-TEST_F(RewardWorkerTest, ScoresLeasedRowsAndWritesTheRewardsBack) {
+INSTANTIATE_TEST_SUITE_P(Places, RewardWorkerTest, ::testing::Bool(), place_name);
+
+TEST_P(RewardWorkerTest, ScoresLeasedRowsAndWritesTheRewardsBack) {
   ASSERT_EQ(stream_->leases.size(), 1U);
   EXPECT_EQ(stream_->leases.front().request.task, actors::task_id(SampleTask::kReward));
   EXPECT_EQ(stream_->leases.front().request.max_units, 4U);
@@ -80,7 +101,7 @@ TEST_F(RewardWorkerTest, ScoresLeasedRowsAndWritesTheRewardsBack) {
             (std::vector<double>{0.75}));
 }
 
-TEST_F(RewardWorkerTest, ADrainedWorkerScoresItsRowsAndEnds) {
+TEST_P(RewardWorkerTest, ADrainedWorkerScoresItsRowsAndEnds) {
   lease({row(0), row(1)});
   caf::anon_send(worker_, atom::drain_v);
   drain();
@@ -95,7 +116,7 @@ TEST_F(RewardWorkerTest, ADrainedWorkerScoresItsRowsAndEnds) {
   EXPECT_TRUE(stream_->leases.empty());
 }
 
-TEST_F(RewardWorkerTest, ADrainedWorkerLeavesRowsThatItsEngineHasNotGot) {
+TEST_P(RewardWorkerTest, ADrainedWorkerLeavesRowsThatItsEngineHasNotGot) {
   lease({row(0)});
   lease({row(1)});  // waits until the work at the port is done
   ASSERT_FALSE(stream_->leases.empty());
@@ -114,7 +135,7 @@ TEST_F(RewardWorkerTest, ADrainedWorkerLeavesRowsThatItsEngineHasNotGot) {
   EXPECT_EQ(engine_->requests.size(), 1U);
 }
 
-TEST_F(RewardWorkerTest, WritesThePartsOfASumAfterIt) {
+TEST_P(RewardWorkerTest, WritesThePartsOfASumAfterIt) {
   engine_->parts = {1.0, -0.25};
   lease({row(0)});
   advance(0s);
@@ -125,7 +146,7 @@ TEST_F(RewardWorkerTest, WritesThePartsOfASumAfterIt) {
             (std::vector<double>{1.0, 1.0, -0.25}));
 }
 
-TEST_F(RewardWorkerTest, GivesBackSamplesThatCannotBeScoredByReason) {
+TEST_P(RewardWorkerTest, GivesBackSamplesThatCannotBeScoredByReason) {
   engine_->error_of[1] = "no number in the answer";
   engine_->reward_of[2] = std::numeric_limits<double>::quiet_NaN();
   engine_->reward_of[3] = -2e30;  // such as a sum of rewards
@@ -141,7 +162,7 @@ TEST_F(RewardWorkerTest, GivesBackSamplesThatCannotBeScoredByReason) {
   EXPECT_EQ(stream_->nacks[2].rows.at(0).lease.row, SampleId{2});
 }
 
-TEST_F(RewardWorkerTest, LogsSamplesWithoutARewardOnceInTenSeconds) {
+TEST_P(RewardWorkerTest, LogsSamplesWithoutARewardOnceInTenSeconds) {
   engine_->refusal = invalid_argument("the row is not an object");
   lease({row(0), row(1)});
   advance(0s);
@@ -158,7 +179,7 @@ TEST_F(RewardWorkerTest, LogsSamplesWithoutARewardOnceInTenSeconds) {
   EXPECT_THAT(log_[1], ::testing::HasSubstr("reward-0: 3 samples without a reward"));
 }
 
-TEST_F(RewardWorkerTest, TheLogHasTheReasonOfTheLastSample) {
+TEST_P(RewardWorkerTest, TheLogHasTheReasonOfTheLastSample) {
   engine_->error_of[0] = "z: first";
   engine_->error_of[1] = "a: last";
   lease({row(0), row(1)});
@@ -167,7 +188,7 @@ TEST_F(RewardWorkerTest, TheLogHasTheReasonOfTheLastSample) {
   EXPECT_THAT(log_[0], ::testing::EndsWith("times; the last: reward: a: last"));
 }
 
-TEST_F(RewardWorkerTest, GivesBackSamplesThatTheEngineRefusesAndContinues) {
+TEST_P(RewardWorkerTest, GivesBackSamplesThatTheEngineRefusesAndContinues) {
   engine_->refusal = invalid_argument("the row is not an object");
   lease({row(0)});
   advance(0s);
@@ -178,7 +199,7 @@ TEST_F(RewardWorkerTest, GivesBackSamplesThatTheEngineRefusesAndContinues) {
   EXPECT_EQ(stream_->leases.size(), 1U);
 }
 
-TEST_F(RewardWorkerTest, EndsIfTooManySamplesInARowHaveNoReward) {
+TEST_P(RewardWorkerTest, EndsIfTooManySamplesInARowHaveNoReward) {
   engine_->refusal = invalid_argument("the row is not an object");
   lease({row(0), row(1), row(2)});
   advance(0s);
@@ -193,7 +214,7 @@ TEST_F(RewardWorkerTest, EndsIfTooManySamplesInARowHaveNoReward) {
 
 // The lease of a row is lost while the engine has its sample, and the worker leases the row again.
 // The result of the first submission then says nothing about the second delivery.
-TEST_F(RewardWorkerTest, ALateFailureIsNotChargedToTheNextDelivery) {
+TEST_P(RewardWorkerTest, ALateFailureIsNotChargedToTheNextDelivery) {
   engine_->thinking = true;
   lease({row(0)});
   stream_->refused = {{{{0}, 0, 1}, storage::Refusal::kNotLeased}};
@@ -219,7 +240,7 @@ TEST_F(RewardWorkerTest, ALateFailureIsNotChargedToTheNextDelivery) {
   EXPECT_EQ(stream_->acks[0].rows.at(0).lease.generation, 2U);
 }
 
-TEST_F(RewardWorkerTest, ALateRewardIsWrittenOnce) {
+TEST_P(RewardWorkerTest, ALateRewardIsWrittenOnce) {
   engine_->thinking = true;
   lease({row(0)});
   stream_->refused = {{{{0}, 0, 1}, storage::Refusal::kNotLeased}};
@@ -242,7 +263,7 @@ TEST_F(RewardWorkerTest, ALateRewardIsWrittenOnce) {
 }
 
 // An engine that could not be made: no sample is charged for it, and a restart may succeed.
-TEST_F(RewardWorkerTest, EndsIfTheEngineIsUnavailable) {
+TEST_P(RewardWorkerTest, EndsIfTheEngineIsUnavailable) {
   engine_->refusal = {Errc::kUnavailable, "the program does not start"};
   lease({row(0), row(1)});
   advance(0s);
@@ -252,14 +273,14 @@ TEST_F(RewardWorkerTest, EndsIfTheEngineIsUnavailable) {
   EXPECT_TRUE(stream_->nacks.empty());
 }
 
-TEST_F(RewardWorkerTest, DecodesAtThePort) {
+TEST_P(RewardWorkerTest, DecodesAtThePort) {
   lease({row(0)});
   ASSERT_EQ(engine_->requests.size(), 1U);
   EXPECT_EQ(decoded_in_work_, 1);
   EXPECT_EQ(decoded_elsewhere_, 0);
 }
 
-TEST_F(RewardWorkerTest, GivesBackARowThatLacksAColumn) {
+TEST_P(RewardWorkerTest, GivesBackARowThatLacksAColumn) {
   storage::LeasedRow broken = row(0);
   broken.columns.clear();
   lease({broken, row(1)});
@@ -269,7 +290,7 @@ TEST_F(RewardWorkerTest, GivesBackARowThatLacksAColumn) {
   EXPECT_EQ(engine_->requests.size(), 1U);
 }
 
-TEST_F(RewardWorkerTest, RenewsTheLeasesOfSamplesThatAreNotScoredYet) {
+TEST_P(RewardWorkerTest, RenewsTheLeasesOfSamplesThatAreNotScoredYet) {
   engine_->thinking = true;
   lease({row(0), row(1)});
   advance(30s);
@@ -283,7 +304,7 @@ TEST_F(RewardWorkerTest, RenewsTheLeasesOfSamplesThatAreNotScoredYet) {
   EXPECT_EQ(stream_->renewals.size(), renewals);  // no row is held
 }
 
-TEST_F(RewardWorkerTest, RowsLeasedDuringAStepOfTheEngineWaitForIt) {
+TEST_P(RewardWorkerTest, RowsLeasedDuringAStepOfTheEngineWaitForIt) {
   lease({row(0)});
   ASSERT_EQ(engine_->requests.size(), 1U);
   lease({row(1)});  // a step of the engine is at the port
@@ -292,7 +313,7 @@ TEST_F(RewardWorkerTest, RowsLeasedDuringAStepOfTheEngineWaitForIt) {
   EXPECT_EQ(engine_->requests.size(), 2U);
 }
 
-TEST_F(RewardWorkerTest, ExitsWithTheErrorOfAnEngineThatGivesUp) {
+TEST_P(RewardWorkerTest, ExitsWithTheErrorOfAnEngineThatGivesUp) {
   engine_->failure = {Errc::kUnavailable, "the program died 3 times in a row"};
   lease({row(0)});
   advance(0s);
@@ -300,7 +321,7 @@ TEST_F(RewardWorkerTest, ExitsWithTheErrorOfAnEngineThatGivesUp) {
   EXPECT_EQ((*exit_)->message(), "the program died 3 times in a row");
 }
 
-TEST_F(RewardWorkerTest, RetriesAfterAFailureOfTheStream) {
+TEST_P(RewardWorkerTest, RetriesAfterAFailureOfTheStream) {
   take(stream_->leases).fail({Errc::kUnavailable, "not now"});
   drain();
   EXPECT_TRUE(stream_->leases.empty());
@@ -308,13 +329,13 @@ TEST_F(RewardWorkerTest, RetriesAfterAFailureOfTheStream) {
   EXPECT_EQ(stream_->leases.size(), 1U);
 }
 
-TEST_F(RewardWorkerTest, DoesNotExitIfTheStreamDies) {
+TEST_P(RewardWorkerTest, DoesNotExitIfTheStreamDies) {
   kill(stream_handle_);
   advance(10s);
   EXPECT_FALSE(exit_->has_value());  // the supervisor terminates it with the other actors
 }
 
-TEST_F(RewardWorkerTest, SendsNoRequestsAfterTheTaskHasEnded) {
+TEST_P(RewardWorkerTest, SendsNoRequestsAfterTheTaskHasEnded) {
   lease({}, /*ended=*/true);
   advance(1min);
   EXPECT_TRUE(stream_->leases.empty());

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/check.hpp"
@@ -26,12 +27,18 @@ struct Event {
 }  // namespace
 
 struct LoopbackNetwork::State {
-  State(std::uint64_t seed, const LoopbackFaults& chosen) : random(seed), faults(chosen) {}
+  State(std::uint64_t seed, const LoopbackFaults& chosen, std::function<void()> on_event)
+      : random(seed), faults(chosen), wake(std::move(on_event)) {}
 
   [[nodiscard]] bool happens(double share) { return share > 0.0 && random.uniform() < share; }
 
   // Events of one time happen in the order in which they were added.
-  void add(Duration delay, Event event) { events.emplace(now + delay, std::move(event)); }
+  void add(Duration delay, Event event) {
+    events.emplace(now + delay, std::move(event));
+    if (wake) {
+      wake();
+    }
+  }
 
   void carry(std::uint64_t from, std::uint64_t to, const Buffer& frame);
   void close(std::uint64_t first, const Status& for_first, std::uint64_t second,
@@ -39,6 +46,7 @@ struct LoopbackNetwork::State {
 
   RandomStream random;
   LoopbackFaults faults;
+  std::function<void()> wake;
   TimePoint now{};
   std::uint64_t last_side = 0;
   std::uint64_t num_sides = 0;   // that are not destroyed
@@ -137,8 +145,9 @@ private:
   const std::uint64_t other_;
 };
 
-LoopbackNetwork::LoopbackNetwork(std::uint64_t seed, const LoopbackFaults& faults)
-    : state_(std::make_unique<State>(seed, faults)) {
+LoopbackNetwork::LoopbackNetwork(std::uint64_t seed, const LoopbackFaults& faults,
+                                 std::function<void()> wake)
+    : state_(std::make_unique<State>(seed, faults, std::move(wake))) {
   TIDEMILL_CHECK(faults.max_delay >= Duration::zero()) << faults.max_delay.count();
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -30,7 +31,9 @@ struct LoopbackFaults {
 /// Threads: one call at a time, including calls of its connections. The network must outlive them.
 class LoopbackNetwork {
 public:
-  explicit LoopbackNetwork(std::uint64_t seed, const LoopbackFaults& faults = {});
+  /// `wake` is called when an event is added, from inside a call; it must not use the network.
+  explicit LoopbackNetwork(std::uint64_t seed, const LoopbackFaults& faults = {},
+                           std::function<void()> wake = {});
   LoopbackNetwork(const LoopbackNetwork&) = delete;
   LoopbackNetwork& operator=(const LoopbackNetwork&) = delete;
   ~LoopbackNetwork();

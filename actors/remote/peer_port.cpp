@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "actors/remote/peer_port.hpp"
+
+#include <utility>
+#include <vector>
+
+#include <caf/all.hpp>
+
+#include "actors/atoms.hpp"
+#include "base/check.hpp"
+
+namespace tidemill::actors {
+namespace {
+
+void deliver(const caf::strong_actor_ptr& receiver, std::shared_ptr<const PeerMessage> message) {
+  if (receiver != nullptr) {
+    caf::anon_send(caf::actor_cast<caf::actor>(receiver), atom::deliver_v, std::move(message));
+  }
+}
+
+}  // namespace
+
+PeerMessage::~PeerMessage() {
+  if (incoming.kind == 0) {
+    return;
+  }
+  if (const std::shared_ptr<PeerPort> owner = port.lock(); owner != nullptr) {
+    owner->release(incoming);
+  }
+}
+
+void PeerPort::open(transport::PeerLinks& links, const transport::PeerLinkOptions& options,
+                    caf::strong_actor_ptr receiver) {
+  const std::lock_guard lock(mutex_);
+  TIDEMILL_CHECK(link_ == nullptr) << "opened twice";
+  receiver_ = std::move(receiver);
+  link_ = links.open(options, *this);
+  send_waiting();
+}
+
+void PeerPort::close(const std::string& reason) {
+  std::shared_ptr<transport::PeerLink> link;
+  {
+    const std::lock_guard lock(mutex_);
+    link = std::move(link_);
+  }
+  if (link != nullptr) {
+    link->end(reason);
+    link.reset();  // without the lock, for which a call of the link may wait
+  }
+  on_ended({Errc::kUnavailable, reason});
+}
+
+std::uint64_t PeerPort::call(MessageKind kind, Buffer body, Duration deadline,
+                             caf::strong_actor_ptr caller) {
+  std::unique_lock lock(mutex_);
+  const std::uint64_t call = ++last_call_;
+  callers_.emplace(call, std::move(caller));
+  transport::OutgoingMessage message;
+  message.kind = static_cast<std::uint16_t>(kind);
+  message.expires = clock_.now() + deadline;
+  message.body = std::move(body);
+  send({std::move(message), call}, std::move(lock));
+  return call;
+}
+
+void PeerPort::tell(MessageKind kind, Buffer body) {
+  std::unique_lock lock(mutex_);
+  transport::OutgoingMessage message;
+  message.kind = static_cast<std::uint16_t>(kind);
+  message.body = std::move(body);
+  send({std::move(message)}, std::move(lock));
+}
+
+void PeerPort::reply(std::uint64_t number, MessageKind kind, Buffer body) {
+  std::unique_lock lock(mutex_);
+  transport::OutgoingMessage message;
+  message.kind = static_cast<std::uint16_t>(kind);
+  message.reply_to = number;
+  message.body = std::move(body);
+  send({std::move(message)}, std::move(lock));
+}
+
+transport::PeerLinkStatus PeerPort::status() const {
+  const std::lock_guard lock(mutex_);
+  return link_ != nullptr ? link_->status() : transport::PeerLinkStatus{};
+}
+
+void PeerPort::on_message(const transport::IncomingMessage& message) {
+  const auto arrived = std::make_shared<PeerMessage>();
+  arrived->kind = static_cast<MessageKind>(message.kind);
+  arrived->number = message.number;
+  arrived->body = message.body;
+  arrived->incoming = message;
+  arrived->port = weak_from_this();
+  caf::strong_actor_ptr target;
+  {
+    const std::lock_guard lock(mutex_);
+    if (message.reply_to == 0) {
+      target = receiver_;
+    } else if (const auto sent = sent_calls_.find(message.reply_to); sent != sent_calls_.end()) {
+      arrived->call = sent->second;
+      const auto caller = callers_.find(sent->second);
+      target = std::move(caller->second);
+      callers_.erase(caller);
+      sent_calls_.erase(sent);
+    }
+  }
+  deliver(target, arrived);
+}
+
+void PeerPort::on_failure(const transport::FailedRequest& failed) {
+  const std::lock_guard lock(mutex_);
+  if (const auto sent = sent_calls_.find(failed.number); sent != sent_calls_.end()) {
+    const std::uint64_t call = sent->second;
+    sent_calls_.erase(sent);
+    fail(call, failed.reason);
+  }
+}
+
+void PeerPort::on_room() {
+  const std::lock_guard lock(mutex_);
+  send_waiting();
+}
+
+void PeerPort::on_ended(const Status& reason) {
+  const std::lock_guard lock(mutex_);
+  if (!end_.ok()) {
+    return;
+  }
+  end_ = reason;
+  waiting_.clear();
+  waiting_bytes_ = 0;
+  sent_calls_.clear();
+  while (!callers_.empty()) {
+    fail(callers_.begin()->first, reason);
+  }
+  if (receiver_ != nullptr) {
+    caf::anon_send(caf::actor_cast<caf::actor>(receiver_), atom::closed_v, reason.message());
+    receiver_ = nullptr;  // the receiver holds the port
+  }
+}
+
+void PeerPort::release(const transport::IncomingMessage& message) {
+  const std::lock_guard lock(mutex_);
+  if (link_ != nullptr) {
+    link_->release(message);
+  }
+}
+
+void PeerPort::send(Waiting message, std::unique_lock<std::mutex> lock) {
+  if (!end_.ok()) {
+    if (message.call != 0) {
+      fail(message.call, end_);
+    }
+    return;
+  }
+  waiting_bytes_ += message.message.body.size_bytes();
+  waiting_.push_back(std::move(message));
+  send_waiting();
+  if (waiting_bytes_ > kMaxWaitingBytes) {
+    const std::shared_ptr<transport::PeerLink> link = link_;
+    lock.unlock();  // the link calls `on_ended`
+    link->end("the process reads none of " + std::to_string(kMaxWaitingBytes) +
+              " bytes that wait for it");
+  }
+}
+
+// Requires the lock, as all below.
+void PeerPort::send_waiting() {
+  while (link_ != nullptr && !waiting_.empty()) {
+    Waiting& next = waiting_.front();
+    const std::size_t bytes = next.message.body.size_bytes();
+    Result<std::uint64_t> number = link_->send(next.message);
+    if (next.message.reply_to != 0 && number.status().code() == Errc::kInvalidArgument) {
+      next.message.kind = static_cast<std::uint16_t>(MessageKind::kFailure);
+      next.message.body = to_wire(number.status());
+      number = link_->send(next.message);
+    }
+    if (number.status().code() == Errc::kResourceExhausted) {
+      return;  // `on_room` follows
+    }
+    if (number.ok() && next.call != 0) {
+      sent_calls_.emplace(number.value(), next.call);
+    } else if (!number.ok() && next.call != 0) {
+      fail(next.call, number.status());
+    }
+    waiting_bytes_ -= bytes;
+    waiting_.pop_front();
+  }
+}
+
+void PeerPort::fail(std::uint64_t call, const Status& why) {
+  const auto caller = callers_.find(call);
+  const auto failed = std::make_shared<PeerMessage>();
+  failed->call = call;
+  failed->failure = why;
+  deliver(caller->second, failed);
+  callers_.erase(caller);
+}
+
+}  // namespace tidemill::actors

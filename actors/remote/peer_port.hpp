@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// The port through which the actors of a process exchange messages with another process.
+//
+// A port is to a link what a mailbox is to a thread: the link calls it from threads of its own, and
+// the port passes on what arrives as messages to actors.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include <caf/actor_control_block.hpp>
+#include <caf/allowed_unsafe_message_type.hpp>
+
+#include "actors/wire/messages.hpp"
+#include "base/buffer.hpp"
+#include "base/clock.hpp"
+#include "base/status.hpp"
+#include "transport/peer_link.hpp"
+
+namespace tidemill::actors {
+
+class PeerPort;
+
+/// A message from another process, or what has become of a call to it. The sender gets the credit
+/// for it back when the last handle to it is dropped, so an actor drops it once it has decoded it.
+struct PeerMessage {
+  PeerMessage() = default;
+  PeerMessage(const PeerMessage&) = delete;
+  PeerMessage& operator=(const PeerMessage&) = delete;
+  ~PeerMessage();
+
+  MessageKind kind = MessageKind::kFailure;
+  std::uint64_t number = 0;  // replies to this message carry it
+  std::uint64_t call = 0;    // the call that has ended with this, or 0
+  Status failure;            // why the call has failed; its message then has no content
+  Buffer body;
+
+  std::weak_ptr<PeerPort> port;              // which gets the credit back
+  transport::IncomingMessage incoming = {};  // the message that has the credit
+};
+using PeerMessagePtr = std::shared_ptr<const PeerMessage>;
+
+/// The messages between the actors of this process and another process.
+///
+/// Messages that find no room wait in the port, in their order, until there is some. A port that
+/// was opened is closed before it is destroyed.
+/// Threads: safe to call concurrently.
+class PeerPort final : public transport::PeerLinkListener,
+                       public std::enable_shared_from_this<PeerPort> {
+public:
+  /// How much may wait for room. A peer that lets more wait has its link ended. Units: bytes.
+  static constexpr std::uint64_t kMaxWaitingBytes = std::uint64_t{512} << 20U;
+
+  /// `clock` outlives the port.
+  explicit PeerPort(const Clock& clock) : clock_(clock) {}
+  ~PeerPort() override = default;
+
+  /// Opens the link. `receiver` gets `atom::deliver` with each message that is no reply, and
+  /// `atom::closed` with the reason when the link has ended. What is sent before waits.
+  void open(transport::PeerLinks& links, const transport::PeerLinkOptions& options,
+            caf::strong_actor_ptr receiver);
+  /// Closes the link. Calls without a reply fail. Not from inside a call of the link.
+  void close(const std::string& reason);
+
+  /// Sends a request and returns its number among the calls of this port. `caller` gets
+  /// `atom::deliver` with the reply or with a failure, exactly once, unless the port is destroyed.
+  std::uint64_t call(MessageKind kind, Buffer body, Duration deadline,
+                     caf::strong_actor_ptr caller);
+  /// Sends a message.
+  void tell(MessageKind kind, Buffer body);
+  /// Replies to the message with this number. A reply that is too large for one message is replaced
+  /// by the failure.
+  void reply(std::uint64_t number, MessageKind kind, Buffer body);
+
+  [[nodiscard]] transport::PeerLinkStatus status() const;
+
+  void on_message(const transport::IncomingMessage& message) override;
+  void on_failure(const transport::FailedRequest& failed) override;
+  void on_room() override;
+  void on_ended(const Status& reason) override;
+
+private:
+  friend struct PeerMessage;
+
+  struct Waiting {
+    transport::OutgoingMessage message;
+    std::uint64_t call = 0;  // or 0
+  };
+  void release(const transport::IncomingMessage& message);
+  void send(Waiting message, std::unique_lock<std::mutex> lock);
+  void send_waiting();
+  void fail(std::uint64_t call, const Status& why);
+
+  const Clock& clock_;
+  mutable std::mutex mutex_;  // of all below
+  std::shared_ptr<transport::PeerLink> link_;
+  caf::strong_actor_ptr receiver_;
+  std::deque<Waiting> waiting_;
+  std::uint64_t waiting_bytes_ = 0;  // of their bodies
+  std::uint64_t last_call_ = 0;
+  std::map<std::uint64_t, caf::strong_actor_ptr> callers_;  // by call
+  std::map<std::uint64_t, std::uint64_t> sent_calls_;       // calls, by the number of their message
+  Status end_;                                              // why the link has ended
+};
+
+}  // namespace tidemill::actors
+
+// Holds a message of the transport, so it stays within the process.
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(std::shared_ptr<const tidemill::actors::PeerMessage>)

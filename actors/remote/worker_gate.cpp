@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gate of another process: passes the requests of its workers on to the stream, and replies
+// with the results. A process may speak for its own workers only.
+#include <map>
+#include <utility>
+
+#include <caf/all.hpp>
+
+#include "actors/deadlines.hpp"
+#include "actors/errors.hpp"
+#include "actors/remote/spawn.hpp"
+#include "actors/stream/worker_leases.hpp"
+
+namespace tidemill::actors {
+namespace {
+
+using StartPromise = caf::typed_response_promise<WorkerStatus>;
+
+struct WorkerGateState {
+  static inline const char* name = "worker_gate";
+  WorkerGateState() = default;  // not an aggregate: CAF would build it from `self`
+
+  WorkerGateDeps deps;
+  std::map<std::string, caf::strong_actor_ptr> workers;  // who stands for the worker, by its name
+  std::map<std::uint64_t, std::pair<StartPromise, WorkerStatus>> starts;  // by call
+};
+
+using Self = WorkerGateActor::stateful_pointer<WorkerGateState>;
+
+// Ends the gate: the process breaks the rules, or cannot be reached.
+void end(Self self, const Status& why) {
+  auto& state = self->state;
+  const Status reason = why.with_context("process " + state.deps.process);
+  state.deps.port->close(reason.message());
+  if (const auto on_end = std::exchange(state.deps.on_end, {})) {
+    on_end(reason);
+  }
+  self->quit(to_caf_error({Errc::kUnavailable, reason.message()}));
+}
+
+template <class Reply>
+void reply(Self self, std::uint64_t number, MessageKind kind, const Reply& content) {
+  self->state.deps.port->reply(number, kind, to_wire(content));
+}
+
+// Gives back the rows that do not fit into one message. The others are replied with.
+void reply_with_rows(Self self, std::uint64_t number, const LeaseRequest& request,
+                     LeaseReply rows) {
+  Buffer body = to_wire(rows);
+  LeaseUpdate left{.task = request.task, .consumer = request.consumer};
+  left.release = storage::Release::kLeft;
+  left.reason = "too many rows for one message";
+  while (body.size_bytes() > transport::kMaxBodyBytes && !rows.rows.empty()) {
+    for (std::size_t keep = rows.rows.size() / 2; rows.rows.size() > keep;) {
+      left.rows.push_back({rows.rows.back().lease});
+      rows.rows.pop_back();
+    }
+    if (rows.rows.empty()) {
+      left.release = storage::Release::kFailed;
+      left.reason =
+          "a row of " + std::to_string(body.size_bytes()) + " bytes is too large for one message";
+      rows.waiting_for = left.reason;
+    }
+    body = to_wire(rows);
+  }
+  self->state.deps.port->reply(number, MessageKind::kLeaseReply, std::move(body));
+  if (!left.rows.empty()) {
+    self->request(self->state.deps.stream, kReplyMargin, atom::nack_v, std::move(left))
+        .then([](const storage::Settlement&) {}, [](const caf::error&) {});
+  }
+}
+
+// Decodes a request, and checks that its consumer is a worker of the process. If not, ends the gate
+// or replies, and returns nothing.
+template <class Request>
+std::optional<Request> read_request(Self self, const PeerMessage& message) {
+  auto request = from_wire<Request>(message.body);
+  if (!request.ok()) {
+    end(self, request.status());
+    return std::nullopt;
+  }
+  if (!self->state.workers.contains(request.value().consumer)) {
+    reply(self, message.number, MessageKind::kFailure,
+          Status(Errc::kNotFound, "worker gate: process " + self->state.deps.process +
+                                      " runs no worker " + request.value().consumer));
+    return std::nullopt;
+  }
+  return std::move(request).value();
+}
+
+void lease(Self self, const PeerMessage& message) {
+  auto request = read_request<LeaseRequest>(self, message);
+  if (!request.has_value()) {
+    return;
+  }
+  const std::uint64_t number = message.number;
+  const auto handle =
+      self->request(self->state.deps.stream, request->wait + kReplyMargin, atom::lease_v, *request);
+  handle.then(
+      [self, number, request = *request, id = handle.id()](const LeaseReply& rows) {
+        end_deadline(self, id);
+        reply_with_rows(self, number, request, rows);
+      },
+      [self, number, id = handle.id()](const caf::error& error) {
+        end_deadline(self, id);
+        reply(self, number, MessageKind::kFailure, from_caf_error(error));
+      });
+}
+
+// Passes on a request to which the stream replies with a settlement.
+template <class Verb, class Request>
+void settle(Self self, Verb verb, std::uint64_t number, Request request) {
+  const auto handle =
+      self->request(self->state.deps.stream, kReplyMargin, verb, std::move(request));
+  handle.then(
+      [self, number, id = handle.id()](const storage::Settlement& settlement) {
+        end_deadline(self, id);
+        reply(self, number, MessageKind::kSettlement, settlement);
+      },
+      [self, number, id = handle.id()](const caf::error& error) {
+        end_deadline(self, id);
+        reply(self, number, MessageKind::kFailure, from_caf_error(error));
+      });
+}
+
+template <class Request, class Verb>
+void settle_request(Self self, Verb verb, const PeerMessage& message) {
+  if (auto request = read_request<Request>(self, message); request.has_value()) {
+    settle(self, verb, message.number, std::move(*request));
+  }
+}
+
+void on_worker_ended(Self self, const PeerMessage& message) {
+  const auto ended = from_wire<WorkerEnded>(message.body);
+  if (!ended.ok()) {
+    end(self, ended.status());
+    return;
+  }
+  auto& workers = self->state.workers;
+  const auto worker = workers.find(ended.value().name);
+  if (worker == workers.end()) {
+    return;  // it was stopped
+  }
+  const caf::strong_actor_ptr stands_for_it = worker->second;
+  workers.erase(worker);
+  self->demonitor(caf::actor_cast<caf::actor_addr>(stands_for_it));
+  if (ended.value().reason.ok()) {
+    caf::anon_send(caf::actor_cast<RemoteWorkerActor>(stands_for_it), atom::stop_v);
+  } else {
+    self->send_exit(caf::actor_cast<caf::actor_addr>(stands_for_it),
+                    to_caf_error(ended.value().reason));
+  }
+}
+
+void on_request(Self self, const PeerMessage& message) {
+  switch (message.kind) {
+    case MessageKind::kLease: return lease(self, message);
+    case MessageKind::kAck: return settle_request<AckRequest>(self, atom::ack_v, message);
+    case MessageKind::kNack: return settle_request<LeaseUpdate>(self, atom::nack_v, message);
+    case MessageKind::kRenew: return settle_request<LeaseUpdate>(self, atom::renew_v, message);
+    case MessageKind::kWorkerEnded: return on_worker_ended(self, message);
+    case MessageKind::kLogLine: {
+      const auto line = from_wire<LogLine>(message.body);
+      if (line.ok() && self->state.deps.log) {
+        self->state.deps.log(line.value().text);
+      }
+      return;
+    }
+    default:
+      end(self, corrupt_data("a message of kind " + std::to_string(static_cast<int>(message.kind)) +
+                             ", which no worker sends"));
+  }
+}
+
+// The reply to a start, or its failure.
+void on_start_ended(Self self, const PeerMessage& reply) {
+  const auto start = self->state.starts.find(reply.call);
+  if (start == self->state.starts.end()) {
+    return;
+  }
+  auto [promise, worker] = std::move(start->second);
+  self->state.starts.erase(start);
+  Status failure = reply.failure;
+  if (failure.ok() && reply.kind == MessageKind::kFailure) {
+    const auto failed = from_wire<Failure>(reply.body);
+    failure = failed.ok() ? failed.value().status : failed.status();
+  }
+  if (failure.ok()) {
+    promise.deliver(worker);
+    return;
+  }
+  self->state.workers.erase(worker.name);
+  promise.deliver(to_caf_error(failure));
+}
+
+caf::result<WorkerStatus> start(Self self, const StartWorker& worker) {
+  auto& state = self->state;
+  const caf::strong_actor_ptr sender = self->current_sender();
+  if (!state.workers.emplace(worker.name, sender).second) {
+    return to_caf_error(invalid_argument("worker gate: process " + state.deps.process +
+                                         " already runs a worker " + worker.name));
+  }
+  self->monitor(caf::actor_cast<caf::actor_addr>(sender));
+  auto promise = self->make_response_promise<WorkerStatus>();
+  const std::uint64_t call =
+      state.deps.port->call(MessageKind::kStartWorker, to_wire(worker), kWorkerStartDeadline,
+                            caf::actor_cast<caf::strong_actor_ptr>(self));
+  state.starts.emplace(call, std::pair(promise, WorkerStatus{worker.name, worker.kind}));
+  return promise;
+}
+
+void on_down(Self self, const caf::down_msg& down) {
+  auto& workers = self->state.workers;
+  for (auto worker = workers.begin(); worker != workers.end(); ++worker) {
+    if (caf::actor_cast<caf::actor_addr>(worker->second) == down.source) {
+      self->state.deps.port->tell(MessageKind::kStopWorker, to_wire(WorkerName{worker->first}));
+      workers.erase(worker);
+      return;
+    }
+  }
+}
+
+WorkerGateActor::behavior_type worker_gate(Self self, WorkerGateDeps deps) {
+  self->state.deps = std::move(deps);
+  self->set_down_handler([self](const caf::down_msg& down) { on_down(self, down); });
+  self->attach_functor([port = self->state.deps.port] { port->close("its gate has ended"); });
+  return {
+      [self](atom::deliver, const PeerMessagePtr& message) {
+        if (message->call != 0) {
+          on_start_ended(self, *message);
+        } else {
+          on_request(self, *message);
+        }
+      },
+      [self](atom::closed, const std::string& reason) {
+        end(self, {Errc::kUnavailable, reason});
+      },
+      [self](atom::start, const StartWorker& worker) { return start(self, worker); },
+      [self](atom::drain, const std::string& worker) {
+        self->state.deps.port->tell(MessageKind::kDrainWorker, to_wire(WorkerName{worker}));
+      },
+  };
+}
+
+}  // namespace
+
+WorkerGateActor spawn_worker_gate(caf::actor_system& system, WorkerGateDeps deps) {
+  return system.spawn(worker_gate, std::move(deps));
+}
+
+}  // namespace tidemill::actors

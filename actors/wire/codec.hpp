@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// Encodes and decodes Cap'n Proto messages. Private to this folder.
+//
+// `write(builder, value)` and `read(reader, value)` translate one type each. Only `decode` catches
+// what Cap'n Proto throws.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <capnp/message.h>
+#include <capnp/serialize.h>
+#include <kj/exception.h>
+
+#include "actors/wire/common.capnp.h"
+#include "base/buffer.hpp"
+#include "base/clock.hpp"
+#include "base/result.hpp"
+#include "base/tensor/dtype.hpp"
+
+namespace tidemill::actors {
+
+/// Encodes `value` as a message whose root is a `Schema`.
+template <class Schema, class Value>
+[[nodiscard]] Buffer encode(const Value& value) {
+  capnp::MallocMessageBuilder message;
+  write(message.initRoot<Schema>(), value);
+  const auto words =
+      std::make_shared<const kj::Array<capnp::word>>(capnp::messageToFlatArray(message));
+  const auto bytes = words->asBytes();
+  return Buffer::wrap(words,
+                      std::as_bytes(std::span<const unsigned char>(bytes.begin(), bytes.size())),
+                      DType::kU8);
+}
+
+/// Decodes a message whose root is a `Schema`. Errors: `kCorruptData` that begins with `name`.
+template <class Schema, class Value>
+[[nodiscard]] Result<Value> decode(const Buffer& body, const std::string& name) {
+  // Levels of pointers: the deepest message has five.
+  constexpr int kMaxNesting = 16;
+  constexpr std::size_t kWordBytes = sizeof(capnp::word);
+  const Buffer aligned = reinterpret_cast<std::uintptr_t>(body.bytes().data()) % kWordBytes == 0
+                             ? body
+                             : Buffer::copy_of(body.bytes());
+  if (body.size_bytes() == 0 || body.size_bytes() % kWordBytes != 0) {
+    return corrupt_data(name + ": " + std::to_string(body.size_bytes()) +
+                        " bytes are no whole number of words");
+  }
+  const kj::ArrayPtr<const capnp::word> words(
+      reinterpret_cast<const capnp::word*>(aligned.bytes().data()),
+      aligned.size_bytes() / kWordBytes);
+  try {
+    capnp::ReaderOptions limits;
+    limits.traversalLimitInWords = words.size();  // `read` reads everything once
+    limits.nestingLimit = kMaxNesting;
+    capnp::FlatArrayMessageReader message(words, limits);
+    if (message.getEnd() != words.end()) {
+      return corrupt_data(name + ": bytes after the end of the message");
+    }
+    Value value;
+    const Status status = read(message.getRoot<Schema>(), value);
+    if (!status.ok()) {
+      return status.with_context(name);
+    }
+    return value;
+  } catch (const kj::Exception&) {
+    // The text of the exception names a line of Cap'n Proto's source, which helps no reader.
+    return corrupt_data(name + ": not a Cap'n Proto message");
+  }
+}
+
+/// Reads the number of an enumerator of `Enum`, the last of which is `last`.
+template <class Enum>
+[[nodiscard]] Status read_enum(std::uint16_t number, Enum last, const char* field, Enum& out) {
+  if (number > static_cast<std::uint16_t>(last)) {
+    return corrupt_data(std::string(field) + " " + std::to_string(number) + " is unknown");
+  }
+  out = static_cast<Enum>(number);
+  return {};
+}
+
+[[nodiscard]] inline std::uint64_t write_duration(Duration duration) {
+  return static_cast<std::uint64_t>(std::max(duration, Duration::zero()).count());
+}
+[[nodiscard]] inline Status read_duration(std::uint64_t nanoseconds, const char* field,
+                                          Duration& out) {
+  // A time of a year in the future can be added to any clock.
+  constexpr Duration kLongest = std::chrono::hours(24 * 365);
+  if (nanoseconds > static_cast<std::uint64_t>(kLongest.count())) {
+    return corrupt_data(std::string(field) + " " + std::to_string(nanoseconds) +
+                        " is out of range");
+  }
+  out = Duration(static_cast<std::int64_t>(nanoseconds));
+  return {};
+}
+
+[[nodiscard]] inline std::string read_text(capnp::Text::Reader text) {
+  return {text.begin(), text.size()};
+}
+
+/// Writes a list with `write` of each element. `init` makes the list of a size.
+template <class Values, class Init>
+void write_list(const Values& values, Init init) {
+  auto list = init(static_cast<unsigned>(values.size()));
+  unsigned index = 0;
+  for (const auto& value : values) {
+    write(list[index++], value);
+  }
+}
+template <class List, class Value>
+[[nodiscard]] Status read_list(List list, std::vector<Value>& out) {
+  for (const auto& element : list) {
+    TIDEMILL_RETURN_IF_ERROR(read(element, out.emplace_back()));
+  }
+  return {};
+}
+
+[[nodiscard]] inline Status read_status(std::uint16_t code, const std::string& message,
+                                        Status& out) {
+  Errc errc{};
+  TIDEMILL_RETURN_IF_ERROR(read_enum(code, Errc::kInternal, "code", errc));
+  out = errc == Errc::kOk ? Status() : Status(errc, message);
+  return {};
+}
+
+namespace wire {
+
+inline void write(Bytes::Builder out, const Buffer& buffer) {
+  out.setDtype(static_cast<std::uint16_t>(buffer.identity().dtype));
+  const auto bytes = buffer.bytes();
+  out.setData({reinterpret_cast<const kj::byte*>(bytes.data()), bytes.size()});
+}
+/// Copies the bytes, so that a cell does not keep the memory of a whole frame.
+[[nodiscard]] inline Status read(Bytes::Reader in, Buffer& out) {
+  DType dtype{};
+  TIDEMILL_RETURN_IF_ERROR(read_enum(in.getDtype(), kLastDType, "dtype", dtype));
+  const capnp::Data::Reader data = in.getData();
+  out = Buffer::copy_of(std::as_bytes(std::span<const unsigned char>(data.begin(), data.size())),
+                        dtype);
+  return {};
+}
+
+}  // namespace wire
+}  // namespace tidemill::actors

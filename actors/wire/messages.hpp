@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// The encoding of the messages that actors of different processes exchange.
+//
+// Each message of a protocol has a kind, and a Cap'n Proto schema in this folder. `to_wire` encodes
+// a message as the body of an envelope, and `from_wire` decodes it. Buffers of a message are copied
+// into the body, and out of it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "actors/stream/messages.hpp"
+#include "base/buffer.hpp"
+#include "base/result.hpp"
+#include "base/status.hpp"
+#include "storage/records/lease.hpp"
+
+namespace tidemill::actors {
+
+/// What the body of an envelope is. A number is never given to another message.
+enum class MessageKind : std::uint16_t {
+  kFailure = 1,  // a reply: the `Status` of a request that has failed
+  kDone = 2,     // a reply without content
+
+  // `StreamConsumerActor`.
+  kLease = 16,       // LeaseRequest
+  kLeaseReply = 17,  // LeaseReply
+  kAck = 18,         // AckRequest
+  kNack = 19,        // LeaseUpdate
+  kRenew = 20,       // LeaseUpdate
+  kRetire = 21,      // GroupVerdict
+  kSettlement = 22,  // Settlement: the reply to the last four
+
+  // Control of the workers of a process.
+  kStartWorker = 64,  // StartWorker; the reply is kDone
+  kDrainWorker = 65,  // WorkerName
+  kStopWorker = 66,   // WorkerName
+  kWorkerEnded = 67,  // WorkerEnded
+  kLogLine = 68,      // LogLine
+};
+
+/// Has a process start a worker.
+struct StartWorker {
+  std::string name;
+  std::string kind;  // as in `WorkerStatus`
+  std::uint32_t number = 0;
+};
+
+/// Names a worker that shall drain or stop.
+struct WorkerName {
+  std::string name;
+};
+
+/// A worker has ended.
+struct WorkerEnded {
+  std::string name;
+  Status reason;  // success if it has drained
+};
+
+/// A line for the log of the run.
+struct LogLine {
+  std::string text;
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, StartWorker& x) {
+  return f(x.name, x.kind, x.number);
+}
+
+/// Encodes a message. Requires resolved buffers.
+[[nodiscard]] Buffer to_wire(const Status& failure);
+[[nodiscard]] Buffer to_wire(const LeaseRequest& message);
+[[nodiscard]] Buffer to_wire(const LeaseReply& message);
+[[nodiscard]] Buffer to_wire(const AckRequest& message);
+[[nodiscard]] Buffer to_wire(const LeaseUpdate& message);
+[[nodiscard]] Buffer to_wire(const GroupVerdict& message);
+[[nodiscard]] Buffer to_wire(const storage::Settlement& message);
+[[nodiscard]] Buffer to_wire(const StartWorker& message);
+[[nodiscard]] Buffer to_wire(const WorkerName& message);
+[[nodiscard]] Buffer to_wire(const WorkerEnded& message);
+[[nodiscard]] Buffer to_wire(const LogLine& message);
+
+/// Decodes a message. The body may contain anything. Specialized for the types above; the failure
+/// of a reply is decoded as a `Failure`.
+/// Errors: `kCorruptData` if the body is no such message.
+template <class Message>
+[[nodiscard]] Result<Message> from_wire(const Buffer& body) = delete;
+
+/// The failure of a request. A type of its own, because a `Result` cannot hold a `Status`.
+struct Failure {
+  Status status;  // not `ok()`
+};
+
+template <>
+Result<Failure> from_wire(const Buffer& body);
+template <>
+Result<LeaseRequest> from_wire(const Buffer& body);
+template <>
+Result<LeaseReply> from_wire(const Buffer& body);
+template <>
+Result<AckRequest> from_wire(const Buffer& body);
+template <>
+Result<LeaseUpdate> from_wire(const Buffer& body);
+template <>
+Result<GroupVerdict> from_wire(const Buffer& body);
+template <>
+Result<storage::Settlement> from_wire(const Buffer& body);
+template <>
+Result<StartWorker> from_wire(const Buffer& body);
+template <>
+Result<WorkerName> from_wire(const Buffer& body);
+template <>
+Result<WorkerEnded> from_wire(const Buffer& body);
+template <>
+Result<LogLine> from_wire(const Buffer& body);
+
+}  // namespace tidemill::actors

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "actors/wire/codec.hpp"
+#include "actors/wire/messages.hpp"
+#include "actors/wire/worker.capnp.h"
+
+// Found by their first argument. Not in an unnamed namespace, in which they would not be found.
+namespace tidemill::actors::wire {
+
+static void write(Failure::Builder out, const Status& status) {
+  out.setCode(static_cast<std::uint16_t>(status.code()));
+  out.setMessage(status.message());
+}
+static Status read(Failure::Reader in, actors::Failure& failure) {
+  TIDEMILL_RETURN_IF_ERROR(read_status(in.getCode(), read_text(in.getMessage()), failure.status));
+  return failure.status.ok() ? corrupt_data("it names no failure") : Status();
+}
+
+static void write(StartWorker::Builder out, const actors::StartWorker& message) {
+  out.setName(message.name);
+  out.setKind(message.kind);
+  out.setNumber(message.number);
+}
+static Status read(StartWorker::Reader in, actors::StartWorker& message) {
+  message.name = read_text(in.getName());
+  message.kind = read_text(in.getKind());
+  message.number = in.getNumber();
+  return {};
+}
+
+static void write(WorkerName::Builder out, const actors::WorkerName& message) {
+  out.setName(message.name);
+}
+static Status read(WorkerName::Reader in, actors::WorkerName& message) {
+  message.name = read_text(in.getName());
+  return {};
+}
+
+static void write(WorkerEnded::Builder out, const actors::WorkerEnded& message) {
+  out.setName(message.name);
+  out.setCode(static_cast<std::uint16_t>(message.reason.code()));
+  out.setReason(message.reason.message());
+}
+static Status read(WorkerEnded::Reader in, actors::WorkerEnded& message) {
+  message.name = read_text(in.getName());
+  return read_status(in.getCode(), read_text(in.getReason()), message.reason);
+}
+
+static void write(LogLine::Builder out, const actors::LogLine& message) {
+  out.setText(message.text);
+}
+static Status read(LogLine::Reader in, actors::LogLine& message) {
+  message.text = read_text(in.getText());
+  return {};
+}
+
+}  // namespace tidemill::actors::wire
+
+namespace tidemill::actors {
+
+Buffer to_wire(const Status& failure) {
+  return encode<wire::Failure>(failure);
+}
+template <>
+Result<Failure> from_wire(const Buffer& body) {
+  return decode<wire::Failure, Failure>(body, "failure");
+}
+
+Buffer to_wire(const StartWorker& message) {
+  return encode<wire::StartWorker>(message);
+}
+template <>
+Result<StartWorker> from_wire(const Buffer& body) {
+  return decode<wire::StartWorker, StartWorker>(body, "start worker");
+}
+
+Buffer to_wire(const WorkerName& message) {
+  return encode<wire::WorkerName>(message);
+}
+template <>
+Result<WorkerName> from_wire(const Buffer& body) {
+  return decode<wire::WorkerName, WorkerName>(body, "worker name");
+}
+
+Buffer to_wire(const WorkerEnded& message) {
+  return encode<wire::WorkerEnded>(message);
+}
+template <>
+Result<WorkerEnded> from_wire(const Buffer& body) {
+  return decode<wire::WorkerEnded, WorkerEnded>(body, "worker ended");
+}
+
+Buffer to_wire(const LogLine& message) {
+  return encode<wire::LogLine>(message);
+}
+template <>
+Result<LogLine> from_wire(const Buffer& body) {
+  return decode<wire::LogLine, LogLine>(body, "log line");
+}
+
+}  // namespace tidemill::actors
