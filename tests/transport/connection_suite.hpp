@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "base/random.hpp"
+#include "tests/transport/recording_listener.hpp"
 #include "transport/connection.hpp"
 #include "transport/envelope.hpp"
 
@@ -34,73 +34,6 @@ public:
   [[nodiscard]] virtual bool run_until(const std::function<bool()>& done) = 0;
   /// Lets the connections work until nothing is on the way.
   virtual void settle() = 0;
-};
-
-/// Returns how many calls of connections this thread is inside.
-inline int& calls_of_this_thread() {
-  static thread_local int calls = 0;
-  return calls;
-}
-
-/// Runs `action` as a call of a connection, from inside which no listener may be called.
-template <class F>
-auto calling(F action) {
-  struct Inside {
-    Inside() { ++calls_of_this_thread(); }
-    Inside(const Inside&) = delete;
-    Inside& operator=(const Inside&) = delete;
-    ~Inside() { --calls_of_this_thread(); }
-  };
-  const Inside inside;
-  return action();
-}
-
-/// Keeps what a connection reports.
-///
-/// Threads: safe to use concurrently.
-class RecordingListener final : public ConnectionListener {
-public:
-  void on_frame(const Buffer& frame) override {
-    EXPECT_EQ(calls_of_this_thread(), 0) << "called from inside a call of a connection";
-    {
-      const std::lock_guard lock(mutex_);
-      EXPECT_EQ(closed_, 0) << "a frame after the end";
-      frames_.push_back(frame);
-    }
-    if (on_frame_) {
-      on_frame_(frame);
-    }
-  }
-  void on_closed(const Status& reason) override {
-    EXPECT_EQ(calls_of_this_thread(), 0) << "called from inside a call of a connection";
-    EXPECT_FALSE(reason.ok());
-    const std::lock_guard lock(mutex_);
-    ++closed_;
-    reason_ = reason;
-  }
-
-  /// Sets what `on_frame` does. Call it before frames arrive.
-  void set_on_frame(std::function<void(const Buffer&)> action) { on_frame_ = std::move(action); }
-
-  [[nodiscard]] std::vector<Buffer> frames() const {
-    const std::lock_guard lock(mutex_);
-    return frames_;
-  }
-  [[nodiscard]] int closed() const {
-    const std::lock_guard lock(mutex_);
-    return closed_;
-  }
-  [[nodiscard]] Status reason() const {
-    const std::lock_guard lock(mutex_);
-    return reason_;
-  }
-
-private:
-  mutable std::mutex mutex_;
-  std::function<void(const Buffer&)> on_frame_;
-  std::vector<Buffer> frames_;
-  int closed_ = 0;
-  Status reason_;
 };
 
 /// The suite. The parameter makes a rig.
@@ -202,15 +135,21 @@ TEST_P(ConnectionSuite, ClosingTellsBothSidesOnce) {
 }
 
 TEST_P(ConnectionSuite, AListenerMayClose) {
-  at_b_.set_on_frame([&](const Buffer& /*frame*/) { close(*b_); });
+  RecordingListener at_c;
+  RecordingListener at_d;
+  auto [c, d] = rig_->connect();
+  Connection& closing = *d;
+  at_d.set_on_frame([&](const Buffer& /*frame*/) { close(closing); });
+  c->start(at_c);
   for (std::uint64_t i = 0; i < 10; ++i) {
-    ASSERT_TRUE(send(frame_of(i, 10)).ok());
+    ASSERT_TRUE(send(*c, frame_of(i, 10)).ok());
   }
-  ASSERT_TRUE(rig_->run_until([&] { return at_a_.closed() > 0 && at_b_.closed() > 0; }));
+  d->start(at_d);  // now, so that all frames were sent before the end
+  ASSERT_TRUE(rig_->run_until([&] { return at_c.closed() > 0 && at_d.closed() > 0; }));
   rig_->settle();
-  EXPECT_EQ(at_b_.frames().size(), 1U);
-  EXPECT_EQ(at_a_.closed(), 1);
-  EXPECT_EQ(at_b_.closed(), 1);
+  EXPECT_EQ(at_d.frames().size(), 1U);
+  EXPECT_EQ(at_c.closed(), 1);
+  EXPECT_EQ(at_d.closed(), 1);
 }
 
 TEST_P(ConnectionSuite, DestroyingASideTellsOnlyTheOther) {
