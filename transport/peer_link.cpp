@@ -28,14 +28,14 @@ Result<std::uint64_t> PeerLink::Impl::send(const OutgoingMessage& message) {
   std::unique_lock lock(mutex_);
   Result<std::uint64_t> number = session_.send(message);
   room_wanted_ = room_wanted_ || number.status().code() == Errc::kResourceExhausted;
-  settle(lock);
+  send_due(lock);
   return number;
 }
 
 void PeerLink::Impl::release(const IncomingMessage& message) {
   std::unique_lock lock(mutex_);
   session_.release(message);
-  settle(lock);
+  send_due(lock);
 }
 
 void PeerLink::Impl::end(const std::string& reason) {
@@ -70,12 +70,17 @@ void PeerLink::Impl::on_frame(PeerConnection& from, const Buffer& frame) {
 // Requires the lock.
 void PeerLink::Impl::take_frame(const Buffer& frame, const Result<Envelope>& envelope) {
   received_bytes_ += frame.size_bytes();
+  const std::uint64_t unacknowledged = session_.unacknowledged_bytes();
   const Status status =
       envelope.ok() ? session_.receive(envelope.value(), clock_.now()) : envelope.status();
   if (status.ok()) {
     pause_ = options_.first_pause;
   } else {
     lose_connection(status);
+  }
+  if (room_wanted_ && session_.unacknowledged_bytes() < unacknowledged) {
+    room_wanted_ = false;
+    events_.emplace_back(Room{});
   }
 }
 
@@ -147,11 +152,19 @@ void PeerLink::Impl::open_connection(std::unique_lock<std::mutex>& lock) {
 }
 
 // Sends what the session has to send, and delivers what it has to deliver. The last step of every
-// call that may have changed the session.
+// call that may have changed the session, other than those below.
 void PeerLink::Impl::settle(std::unique_lock<std::mutex>& lock) {
+  send_due(lock);
+  collect();
+  deliver(lock);
+}
+
+// Sends what the session has to send. The last step of the calls that change nothing which the
+// listener has to know. They leave it alone even if another thread, in the middle of `settle`, has
+// something for it: their caller may hold a lock that the listener takes.
+void PeerLink::Impl::send_due(std::unique_lock<std::mutex>& lock) {
   send_frames();
   note_state();
-  collect();
   const TimePoint next = due();
   const bool earlier = next < planned_;
   planned_ = std::min(planned_, next);
@@ -160,7 +173,6 @@ void PeerLink::Impl::settle(std::unique_lock<std::mutex>& lock) {
     wake_();
     lock.lock();
   }
-  deliver(lock);
 }
 
 void PeerLink::Impl::send_frames() {
@@ -201,12 +213,6 @@ void PeerLink::Impl::collect() {
   for (FailedRequest& failed : session_.take_failures()) {
     events_.emplace_back(std::move(failed));
   }
-  const std::uint64_t queued = session_.unacknowledged_bytes();
-  if (queued < last_queued_ && room_wanted_) {
-    room_wanted_ = false;
-    events_.emplace_back(Room{});
-  }
-  last_queued_ = queued;
   if (state_ == PeerSession::State::kEnded && !ended_) {
     ended_ = true;
     events_.emplace_back(session_.end_reason());

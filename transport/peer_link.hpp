@@ -25,7 +25,8 @@ namespace tidemill::transport {
 /// Receives what happens on a link.
 ///
 /// A call may use the link, but not destroy it.
-/// Threads: one call at a time, from any thread that calls the link or one of its connections.
+/// Threads: one call at a time, from any thread that calls `PeerLink::end`, `PeerLinks::advance` or
+/// one of the connections.
 class PeerLinkListener {
 public:
   PeerLinkListener() = default;
@@ -79,9 +80,10 @@ public:
   PeerLink& operator=(const PeerLink&) = delete;
   ~PeerLink();
 
-  /// Sends a message; see `PeerSession::send`.
+  /// Sends a message; see `PeerSession::send`. Does not call the listener.
   [[nodiscard]] Result<std::uint64_t> send(const OutgoingMessage& message);
-  /// Gives the peer the credit of a message back; see `PeerSession::release`.
+  /// Gives the peer the credit of a message back; see `PeerSession::release`. Does not call the
+  /// listener.
   void release(const IncomingMessage& message);
   /// Ends the session; see `PeerSession::end`.
   void end(const std::string& reason);

@@ -38,6 +38,7 @@ private:
 
   void take_frame(const Buffer& frame, const Result<Envelope>& envelope);
   void settle(std::unique_lock<std::mutex>& lock);
+  void send_due(std::unique_lock<std::mutex>& lock);
   void send_frames();
   void note_state();
   void collect();
@@ -60,7 +61,6 @@ private:
   bool delivering_ = false;               // a thread calls the listener
   bool room_wanted_ = false;              // a message had no room
   bool ended_ = false;                    // the listener gets to know the end
-  std::uint64_t last_queued_ = 0;         // of `unacknowledged_bytes`
   std::uint64_t sent_bytes_ = 0;
   std::uint64_t received_bytes_ = 0;
   PeerSession::State state_ = PeerSession::State::kDisconnected;  // as last noted

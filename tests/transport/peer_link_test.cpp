@@ -353,6 +353,53 @@ TEST_F(PeerLinkTest, DestroyingALinkEndsItsConnection) {
   EXPECT_GE(attempts_, 2);  // each is refused, because no link has its number
 }
 
+// Notes whether it is called by a thread that sends.
+class PeerInTheMiddle final : public RecordingPeer {
+public:
+  void on_message(const IncomingMessage& message) override {
+    called_by_sender_ = called_by_sender_ || sending_;
+    RecordingPeer::on_message(message);
+  }
+  bool sending_ = false;
+  bool called_by_sender_ = false;
+};
+
+// A program that holds a lock while it sends, and takes it when it is called, would wait for
+// itself. The other thread is in the middle of a call, which has collected a message.
+TEST_F(PeerLinkTest, SendingCallsNoListener) {
+  PeerInTheMiddle at_owner;
+  bool armed = false;
+  int sent_in_the_middle = 0;
+  owner_links_ = std::make_unique<PeerLinks>(clock_, [&] {
+    if (std::exchange(armed, false)) {  // the other thread, while this one has no lock
+      at_owner.sending_ = true;
+      sent_in_the_middle += owner_->send(message_of(8)).ok() ? 1 : 0;
+      at_owner.sending_ = false;
+    }
+  });
+  network_ = std::make_unique<LoopbackNetwork>(1);
+  PeerLinkOptions options;
+  options.session = session_of(1, 2);
+  owner_ = owner_links_->open(options, at_owner);
+  wait(milliseconds(1));
+  auto [ours, theirs] = network_->connect();
+  owner_links_->accept(std::move(theirs));
+  Envelope first;
+  first.run = 77;
+  first.incarnation = 2;
+  first.sender = 2;
+  first.kind = kKind;
+  first.sequence = 1;
+  first.body = message_of(4).body;
+  ASSERT_TRUE(ours->send(Buffer::adopt(write_envelope(first).value(), DType::kU8)).ok());
+  armed = true;
+  network_->advance(clock_.now());  // a connection wakes the link earlier than planned
+  EXPECT_EQ(sent_in_the_middle, 1);
+  EXPECT_EQ(at_owner.values(), (std::vector<std::uint64_t>{4}));
+  EXPECT_FALSE(at_owner.called_by_sender_);
+  ours.reset();
+}
+
 // Sends numbered messages and requests, and replies to requests.
 class BusyPeer final : public PeerLinkListener {
 public:
