@@ -5,6 +5,7 @@
 // what Cap'n Proto throws.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -14,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include <capnp/any.h>
 #include <capnp/message.h>
 #include <capnp/serialize.h>
 #include <kj/exception.h>
@@ -85,14 +87,17 @@ template <class Enum>
   return {};
 }
 
+/// The longest duration of a message. A clock holds the time so far in the future.
+inline constexpr Duration kLongestDuration = std::chrono::hours(24 * 365);
+
+/// Writes a duration, or the nearest one that a message may have.
 [[nodiscard]] inline std::uint64_t write_duration(Duration duration) {
-  return static_cast<std::uint64_t>(std::max(duration, Duration::zero()).count());
+  return static_cast<std::uint64_t>(
+      std::clamp(duration, Duration::zero(), kLongestDuration).count());
 }
 [[nodiscard]] inline Status read_duration(std::uint64_t nanoseconds, const char* field,
                                           Duration& out) {
-  // A time of a year in the future can be added to any clock.
-  constexpr Duration kLongest = std::chrono::hours(24 * 365);
-  if (nanoseconds > static_cast<std::uint64_t>(kLongest.count())) {
+  if (nanoseconds > static_cast<std::uint64_t>(kLongestDuration.count())) {
     return corrupt_data(std::string(field) + " " + std::to_string(nanoseconds) +
                         " is out of range");
   }
@@ -100,6 +105,10 @@ template <class Enum>
   return {};
 }
 
+/// Returns the whole text. Cap'n Proto would take a string until its first NUL.
+[[nodiscard]] inline capnp::Text::Reader text_of(const std::string& text) {
+  return {text.c_str(), text.size()};
+}
 [[nodiscard]] inline std::string read_text(capnp::Text::Reader text) {
   return {text.begin(), text.size()};
 }
@@ -113,8 +122,15 @@ void write_list(const Values& values, Init init) {
     write(list[index++], value);
   }
 }
+/// Reads a list with `read` of each element. The elements have to be structs: Cap'n Proto would
+/// also read a list of bytes, as structs that take a hundred times its memory.
 template <class List, class Value>
 [[nodiscard]] Status read_list(List list, std::vector<Value>& out) {
+  if (list.size() > 0 &&
+      capnp::AnyList::Reader(list).getElementSize() != capnp::ElementSize::INLINE_COMPOSITE) {
+    return corrupt_data("a list of " + std::to_string(list.size()) +
+                        " elements that are no structs");
+  }
   for (const auto& element : list) {
     TIDEMILL_RETURN_IF_ERROR(read(element, out.emplace_back()));
   }
@@ -125,6 +141,9 @@ template <class List, class Value>
                                         Status& out) {
   Errc errc{};
   TIDEMILL_RETURN_IF_ERROR(read_enum(code, Errc::kInternal, "code", errc));
+  if (errc_name(errc) == "unknown") {
+    return corrupt_data("code " + std::to_string(code) + " is unknown");  // in a gap
+  }
   out = errc == Errc::kOk ? Status() : Status(errc, message);
   return {};
 }

@@ -22,9 +22,10 @@ struct SampleRow {
   minStep @6 :UInt64;
 }
 
+# What is not reported has the largest value, also if a row has no facts at all.
 struct RowFacts {
-  oldestStep @0 :UInt64;
-  tokens @1 :UInt64;
+  oldestStep @0 :UInt64 = 0xffffffffffffffff;
+  tokens @1 :UInt64 = 0xffffffffffffffff;
 }
 
 struct Cell {

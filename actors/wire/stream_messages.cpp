@@ -76,7 +76,7 @@ static Status read(HeldRow::Reader in, storage::HeldRow& row) {
 
 static void write(LeaseRequest::Builder out, const actors::LeaseRequest& message) {
   out.setTask(message.task.value);
-  out.setConsumer(message.consumer);
+  out.setConsumer(text_of(message.consumer));
   out.setMaxUnits(message.max_units);
   out.setMinUnits(message.min_units);
   out.setBeforeGroup(message.before_group);
@@ -94,7 +94,7 @@ static Status read(LeaseRequest::Reader in, actors::LeaseRequest& message) {
 static void write(LeaseReply::Builder out, const actors::LeaseReply& message) {
   write_list(message.rows, [&](unsigned size) { return out.initRows(size); });
   out.setLeaseTimeNs(write_duration(message.lease_time));
-  out.setWaitingFor(message.waiting_for);
+  out.setWaitingFor(text_of(message.waiting_for));
   out.setEnded(message.ended);
   out.setWhole(message.whole);
 }
@@ -108,7 +108,7 @@ static Status read(LeaseReply::Reader in, actors::LeaseReply& message) {
 
 static void write(AckRequest::Builder out, const actors::AckRequest& message) {
   out.setTask(message.task.value);
-  out.setConsumer(message.consumer);
+  out.setConsumer(text_of(message.consumer));
   write_list(message.rows, [&](unsigned size) { return out.initRows(size); });
 }
 static Status read(AckRequest::Reader in, actors::AckRequest& message) {
@@ -119,10 +119,10 @@ static Status read(AckRequest::Reader in, actors::AckRequest& message) {
 
 static void write(LeaseUpdate::Builder out, const actors::LeaseUpdate& message) {
   out.setTask(message.task.value);
-  out.setConsumer(message.consumer);
+  out.setConsumer(text_of(message.consumer));
   write_list(message.rows, [&](unsigned size) { return out.initRows(size); });
   out.setRelease(static_cast<std::uint16_t>(message.release));
-  out.setReason(message.reason);
+  out.setReason(text_of(message.reason));
 }
 static Status read(LeaseUpdate::Reader in, actors::LeaseUpdate& message) {
   message.task.value = in.getTask();
@@ -136,7 +136,7 @@ static Status read(LeaseUpdate::Reader in, actors::LeaseUpdate& message) {
 static void write(GroupVerdict::Builder out, const actors::GroupVerdict& message) {
   out.setGroup(message.group.value);
   out.setKind(static_cast<std::uint16_t>(message.verdict.kind));
-  out.setReason(message.verdict.reason);
+  out.setReason(text_of(message.verdict.reason));
 }
 static Status read(GroupVerdict::Reader in, actors::GroupVerdict& message) {
   message.group.value = in.getGroup();
@@ -147,7 +147,7 @@ static Status read(GroupVerdict::Reader in, actors::GroupVerdict& message) {
 static void write(RefusedRow::Builder out, const storage::RefusedRow& row) {
   write(out.initLease(), row.lease);
   out.setReason(static_cast<std::uint16_t>(row.reason));
-  out.setDetail(row.detail);
+  out.setDetail(text_of(row.detail));
 }
 static Status read(RefusedRow::Reader in, storage::RefusedRow& row) {
   row.lease = read_lease(in.getLease());

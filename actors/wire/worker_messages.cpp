@@ -8,7 +8,7 @@ namespace tidemill::actors::wire {
 
 static void write(Failure::Builder out, const Status& status) {
   out.setCode(static_cast<std::uint16_t>(status.code()));
-  out.setMessage(status.message());
+  out.setMessage(text_of(status.message()));
 }
 static Status read(Failure::Reader in, actors::Failure& failure) {
   TIDEMILL_RETURN_IF_ERROR(read_status(in.getCode(), read_text(in.getMessage()), failure.status));
@@ -16,8 +16,8 @@ static Status read(Failure::Reader in, actors::Failure& failure) {
 }
 
 static void write(StartWorker::Builder out, const actors::StartWorker& message) {
-  out.setName(message.name);
-  out.setKind(message.kind);
+  out.setName(text_of(message.name));
+  out.setKind(text_of(message.kind));
   out.setNumber(message.number);
 }
 static Status read(StartWorker::Reader in, actors::StartWorker& message) {
@@ -28,7 +28,7 @@ static Status read(StartWorker::Reader in, actors::StartWorker& message) {
 }
 
 static void write(WorkerName::Builder out, const actors::WorkerName& message) {
-  out.setName(message.name);
+  out.setName(text_of(message.name));
 }
 static Status read(WorkerName::Reader in, actors::WorkerName& message) {
   message.name = read_text(in.getName());
@@ -36,9 +36,9 @@ static Status read(WorkerName::Reader in, actors::WorkerName& message) {
 }
 
 static void write(WorkerEnded::Builder out, const actors::WorkerEnded& message) {
-  out.setName(message.name);
+  out.setName(text_of(message.name));
   out.setCode(static_cast<std::uint16_t>(message.reason.code()));
-  out.setReason(message.reason.message());
+  out.setReason(text_of(message.reason.message()));
 }
 static Status read(WorkerEnded::Reader in, actors::WorkerEnded& message) {
   message.name = read_text(in.getName());
@@ -46,7 +46,7 @@ static Status read(WorkerEnded::Reader in, actors::WorkerEnded& message) {
 }
 
 static void write(LogLine::Builder out, const actors::LogLine& message) {
-  out.setText(message.text);
+  out.setText(text_of(message.text));
 }
 static Status read(LogLine::Reader in, actors::LogLine& message) {
   message.text = read_text(in.getText());

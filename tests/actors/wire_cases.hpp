@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// One example of each message that travels between processes, with every field set.
+#pragma once
+
+#include <chrono>
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "actors/wire/messages.hpp"
+#include "base/buffer.hpp"
+#include "base/clock.hpp"
+#include "base/result.hpp"
+
+namespace tidemill::test {
+
+inline std::string hex_of(const Buffer& buffer) {
+  std::string hex;
+  for (const std::byte byte : buffer.bytes()) {
+    constexpr std::string_view kDigits = "0123456789abcdef";
+    hex += kDigits[std::to_integer<std::size_t>(byte >> 4U)];
+    hex += kDigits[std::to_integer<std::size_t>(byte & std::byte{15})];
+  }
+  return hex;
+}
+
+/// Collects the fields of a message as text, in the order of its `inspect`. A list adds its size.
+class Leaves {
+public:
+  using result_type = void;
+
+  template <class... Ts>
+  void operator()(Ts&... xs) {
+    (add(xs), ...);
+  }
+  void add(std::string& text) { all_.push_back(text); }
+  void add(bool& flag) { all_.emplace_back(flag ? "true" : "false"); }
+  void add(Duration& duration) { all_.push_back(std::to_string(duration.count())); }
+  void add(Buffer& buffer) {
+    all_.push_back("dtype " + std::to_string(static_cast<int>(buffer.identity().dtype)) + ": " +
+                   hex_of(buffer));
+  }
+  void add(Status& status) {
+    add_number(static_cast<std::uint64_t>(status.code()));
+    all_.push_back(status.message());
+  }
+  void add(actors::WorkerName& x) { add(x.name); }
+  void add(actors::WorkerEnded& x) { (*this)(x.name, x.reason); }
+  void add(actors::LogLine& x) { add(x.text); }
+  void add(actors::Failure& x) { add(x.status); }
+  template <class T>
+  void add(std::vector<T>& list) {
+    all_.push_back("list of " + std::to_string(list.size()));
+    for (T& element : list) {
+      add(element);
+    }
+  }
+  template <class T>
+  void add(T& x) {
+    if constexpr (std::is_enum_v<T> || std::integral<T>) {
+      add_number(static_cast<std::uint64_t>(x));
+    } else {
+      inspect(*this, x);
+    }
+  }
+
+  [[nodiscard]] const std::vector<std::string>& all() const { return all_; }
+
+private:
+  void add_number(std::uint64_t number) { all_.push_back(std::to_string(number)); }
+
+  std::vector<std::string> all_;
+};
+
+template <class Message>
+std::vector<std::string> leaves_of(Message message) {
+  Leaves leaves;
+  leaves.add(message);
+  return leaves.all();
+}
+
+inline Buffer encoded(const actors::Failure& failure) {
+  return actors::to_wire(failure.status);
+}
+template <class Message>
+Buffer encoded(const Message& message) {
+  return actors::to_wire(message);
+}
+
+/// An example without its type.
+struct WireCase {
+  struct Decoded {
+    std::vector<std::string> leaves;
+    Buffer again;  // encoded again
+  };
+  std::string name;    // as errors of this message begin
+  std::string golden;  // the name of its bytes in tests/golden/wire
+  std::vector<std::string> leaves;
+  Buffer body;
+  std::function<Result<Decoded>(const Buffer&)> decode;
+};
+
+template <class Message>
+WireCase wire_case(std::string name, std::string golden, const Message& message) {
+  return {std::move(name), std::move(golden), leaves_of(message), encoded(message),
+          [](const Buffer& body) -> Result<WireCase::Decoded> {
+            TIDEMILL_ASSIGN_OR_RETURN(const Message decoded, actors::from_wire<Message>(body));
+            return WireCase::Decoded{leaves_of(decoded), encoded(decoded)};
+          }};
+}
+
+inline storage::ColumnValue wire_cell(std::uint32_t column, std::vector<std::uint8_t> bytes,
+                                      DType dtype) {
+  return {{column}, Buffer::copy_of(std::as_bytes(std::span(bytes)), dtype)};
+}
+
+inline actors::LeaseRequest example_lease() {
+  actors::LeaseRequest lease;
+  lease.task = {3};
+  lease.consumer = "reward-4";
+  lease.max_units = 65;
+  lease.min_units = 17;
+  lease.before_group = 0x0102030405060708;
+  lease.wait = std::chrono::milliseconds(2500);
+  return lease;
+}
+
+/// Returns rows of two shapes: one with two cells, and one without any.
+inline actors::LeaseReply example_rows() {
+  actors::LeaseReply reply;
+  storage::LeasedRow row;
+  row.row = {{0x1122334455667788}, {0x99}, 5, 8, 21, 22, 23};
+  row.lease = {{24}, 25, 26};
+  row.deliveries = 27;
+  row.facts = {28, 29};
+  row.columns = {wire_cell(30, {1, 2, 3, 4, 5, 6, 7, 8}, DType::kI32),
+                 wire_cell(31, {'{', '}'}, DType::kU8)};
+  reply.rows.push_back(row);
+  row = {};
+  row.row = {{41}, {42}, 43, 44, 45, 46, 47};
+  row.lease = {{48}, 49, 50};
+  row.deliveries = 51;
+  row.facts = {52, 53};
+  reply.rows.push_back(row);
+  reply.lease_time = std::chrono::seconds(61);
+  reply.waiting_for = "rows of task \"reward\"";
+  reply.ended = true;
+  return reply;
+}
+
+inline actors::AckRequest example_ack() {
+  actors::AckRequest ack{{2}, "rollout-7", {}};
+  ack.rows.push_back(
+      {{{11}, 12, 13}, {wire_cell(14, {0xAA, 0xBB, 0xCC, 0xDD}, DType::kF32)}, {15, 16}});
+  ack.rows.push_back({{{21}, 22, 23}, {}, {24, 25}});
+  return ack;
+}
+
+inline actors::LeaseUpdate example_update() {
+  actors::LeaseUpdate update{{6}, "advantage-3", {}, storage::Release::kFailed, "no reward"};
+  update.rows.push_back({{{31}, 32, 33}, {wire_cell(34, {9}, DType::kBool)}, {35, 36}});
+  return update;
+}
+
+inline storage::Settlement example_settlement() {
+  storage::Settlement settlement;
+  settlement.done = {{1001}, {1002}, {1003}};
+  settlement.refused.push_back(
+      {{{1004}, 1005, 1006}, storage::Refusal::kBadColumn, "column reward: not finite"});
+  return settlement;
+}
+
+/// Returns an example of every message.
+inline std::vector<WireCase> wire_cases() {
+  using namespace actors;  // NOLINT(google-build-using-namespace)
+  LeaseReply whole;
+  whole.waiting_for = "a group";
+  whole.whole = true;
+  return {
+      wire_case("failure", "failure", Failure{{Errc::kNotFound, "no such row"}}),
+      wire_case("lease", "lease", example_lease()),
+      wire_case("lease reply", "lease_reply", example_rows()),
+      wire_case("lease reply", "lease_reply_whole", whole),
+      wire_case("ack", "ack", example_ack()),
+      wire_case("lease update", "lease_update", example_update()),
+      wire_case("group verdict", "group_verdict",
+                GroupVerdict{{0x77}, {storage::VerdictKind::kFail, "too long"}}),
+      wire_case("settlement", "settlement", example_settlement()),
+      wire_case("start worker", "start_worker", StartWorker{"reward-12", "reward", 12}),
+      wire_case("worker name", "worker_name", WorkerName{"reward-5"}),
+      wire_case("worker ended", "worker_ended",
+                WorkerEnded{"rollout-9", {Errc::kUnavailable, "3 samples in a row"}}),
+      wire_case("log line", "log_line", LogLine{"reward-0: 2 samples without a reward"}),
+  };
+}
+
+}  // namespace tidemill::test
