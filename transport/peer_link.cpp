@@ -73,10 +73,12 @@ void PeerLink::Impl::take_frame(const Buffer& frame, const Result<Envelope>& env
   const std::uint64_t unacknowledged = session_.unacknowledged_bytes();
   const Status status =
       envelope.ok() ? session_.receive(envelope.value(), clock_.now()) : envelope.status();
-  if (status.ok()) {
-    pause_ = options_.first_pause;
-  } else {
+  if (!status.ok()) {
     lose_connection(status);
+  } else if (session_.state() == PeerSession::State::kDisconnected) {
+    lose_connection({Errc::kUnavailable, "the connection has lost a message"});
+  } else {
+    pause_ = options_.first_pause;
   }
   if (room_wanted_ && session_.unacknowledged_bytes() < unacknowledged) {
     room_wanted_ = false;

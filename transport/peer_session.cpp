@@ -174,6 +174,9 @@ void PeerSession::take_message(const Envelope& frame, TimePoint now) {
   frame_due_ = true;  // the acknowledgement, also if the peer has missed the last one
   if (frame.sequence != taken_ + 1) {
     ++ignored_;
+    if (frame.sequence > taken_) {
+      disconnect();  // a message is missing, which only another connection will carry
+    }
     return;
   }
   IncomingMessage message{frame.kind, frame.sequence, frame.reply_to, std::nullopt, frame.body};

@@ -9,15 +9,16 @@
 // receiver takes only the message with the next number. It ignores all others, so no message is
 // delivered twice or out of order. Every frame that it sends acknowledges the last message that it
 // took. A connection carries frames in order, so the sender sends messages again only on a new
-// connection. If the peer acknowledges nothing for a while, the session gives the connection up.
+// connection. A session gives a connection up if a message is missing, or if the peer acknowledges
+// nothing for a while.
 // All of this holds for one incarnation of a run.
 //
 // The receiver limits what the sender may send by credit, which counts bytes. A message uses the
 // size of its body and `kMessageOverheadBytes`. The receiver gives credit back when its program
 // releases a message. Frames without a message use none, so acknowledgements never wait for credit.
 //
-// States: a session begins as kDisconnected. `connect` makes it kConnected, and `disconnect`, or
-// `advance` after a silence, kDisconnected again. `advance` ends a session that has received
+// States: a session begins as kDisconnected. `connect` makes it kConnected. `disconnect`, `receive`
+// if a message is missing, or `advance` after a silence make it kDisconnected again. `advance` ends a session that has received
 // nothing for `max_unreachable`, and `end` ends it at once; a session that has ended stays so.
 #pragma once
 

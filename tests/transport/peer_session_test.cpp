@@ -134,9 +134,7 @@ TEST_F(PeerSessionTest, GivesUpAConnectionWithoutAcknowledgements) {
   exchange();
   sent(a_, message_of(1));
   sent(a_, message_of(2));
-  const std::vector<Envelope> frames = a_.take_frames(now_);
-  ASSERT_EQ(frames.size(), 2U);
-  ASSERT_TRUE(b_.receive(frames[1], now_).ok());  // the first one is lost
+  ASSERT_EQ(a_.take_frames(now_).size(), 2U);  // both are lost
   const TimePoint begin = now_;
   while (a_.state() == PeerSession::State::kConnected) {
     exchange();
@@ -151,7 +149,37 @@ TEST_F(PeerSessionTest, GivesUpAConnectionWithoutAcknowledgements) {
   EXPECT_EQ(values(b_.take_messages()), (std::vector<std::uint64_t>{1, 2}));
   EXPECT_EQ(a_.counts().sent, 2U);
   EXPECT_EQ(a_.counts().resent, 2U);
+  EXPECT_EQ(b_.counts().ignored, 0U);
+}
+
+TEST_F(PeerSessionTest, GivesUpAConnectionOnWhichAMessageIsMissing) {
+  connect();
+  exchange();
+  sent(a_, message_of(1));
+  sent(a_, message_of(2));
+  const std::vector<Envelope> frames = a_.take_frames(now_);
+  ASSERT_EQ(frames.size(), 2U);
+  ASSERT_TRUE(b_.receive(frames[1], now_).ok());  // the first one is lost
+  EXPECT_EQ(b_.state(), PeerSession::State::kDisconnected);
+  EXPECT_TRUE(b_.take_messages().empty());
   EXPECT_EQ(b_.counts().ignored, 1U);
+  a_.disconnect();
+  connect();
+  exchange();
+  EXPECT_EQ(values(b_.take_messages()), (std::vector<std::uint64_t>{1, 2}));
+  EXPECT_EQ(a_.counts().resent, 2U);
+}
+
+// Nothing is missing before a message that arrives twice.
+TEST_F(PeerSessionTest, KeepsAConnectionOnWhichAMessageIsRepeated) {
+  connect();
+  exchange();
+  sent(a_, message_of(1));
+  const std::vector<Envelope> frames = a_.take_frames(now_);
+  ASSERT_TRUE(b_.receive(frames.at(0), now_).ok());
+  ASSERT_TRUE(b_.receive(frames.at(0), now_).ok());
+  EXPECT_EQ(b_.state(), PeerSession::State::kConnected);
+  EXPECT_EQ(values(b_.take_messages()), (std::vector<std::uint64_t>{1}));
 }
 
 TEST_F(PeerSessionTest, SendsAgainOnANewConnectionAndDeliversOnce) {
