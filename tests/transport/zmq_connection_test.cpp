@@ -227,7 +227,7 @@ TEST(ZmqEndpoints, APathMayBeLong) {
   const std::filesystem::path deep = folder.path() / std::string(100, 'a') / std::string(100, 'b');
   std::filesystem::create_directories(deep);
   const std::string path = (deep / std::string(80, 'c')).string();
-  CountingListener listener;
+  CountingListener listener;  // outlives the connection
   std::unique_ptr<Connection> accepted;
   std::atomic<bool> ready = false;
   auto acceptor = listen_zmq("ipc://" + path, [&](std::unique_ptr<Connection> connection) {
@@ -352,8 +352,8 @@ TEST(ZmqConnections, AKilledListeningProcessIsNoticed) {
   ZmqEndpoint endpoint;
   endpoint.stop_listening();
   PeerProcess peer("listen", endpoint.address());
-  const auto connection = endpoint.try_connect().value();
   CountingListener listener;
+  const auto connection = endpoint.try_connect().value();
   connection->start(listener);
   for (std::size_t i = 0; i < 100; ++i) {
     ASSERT_TRUE(connection->send(zmq_frame(i, i * 1000)).ok());
@@ -373,8 +373,8 @@ TEST(ZmqConnections, AKilledConnectingProcessIsNoticed) {
   ZmqEndpoint endpoint;
   ZmqConversation other(endpoint.connect());
   PeerProcess peer("connect", endpoint.address());
-  const auto connection = endpoint.accepted();
   CountingListener listener;
+  const auto connection = endpoint.accepted();
   connection->start(listener);
   for (std::size_t i = 0; i < 100; ++i) {
     ASSERT_TRUE(connection->send(zmq_frame(i, i * 1000)).ok());
@@ -390,8 +390,8 @@ TEST(ZmqConnections, AreOfTheirOwnProcessEachTime) {
   ZmqEndpoint endpoint;
   for (int i = 0; i < 20; ++i) {  // descriptors are used again
     PeerProcess peer("connect", endpoint.address());
-    const auto connection = endpoint.accepted();
     CountingListener listener;
+    const auto connection = endpoint.accepted();
     connection->start(listener);
     ASSERT_TRUE(connection->send(zmq_frame(1, 10)).ok());
     ASSERT_TRUE(eventually([&] { return listener.frames() == 1; }));
@@ -438,9 +438,9 @@ private:
 
 TEST(ZmqConnections, CarryManySmallFrames) {
   ZmqEndpoint endpoint;
-  auto [connected, accepted] = endpoint.connect();
   OrderListener at_connected;
   OrderListener at_accepted;
+  auto [connected, accepted] = endpoint.connect();
   connected->start(at_connected);
   accepted->start(at_accepted);
   constexpr std::size_t kCount = 100'000;
@@ -498,6 +498,7 @@ TEST(ZmqConnections, ASlowListenerLosesNothingAndDelaysNoOther) {
 
 TEST(ZmqConnections, AreLimitedInNumber) {
   ZmqEndpoint endpoint;
+  CountingListener listener;
   std::vector<ZmqEndpoint::Pair> pairs;
   for (std::size_t i = 0; i < kMaxZmqConnections; ++i) {
     pairs.push_back(endpoint.connect());
@@ -505,7 +506,6 @@ TEST(ZmqConnections, AreLimitedInNumber) {
   EXPECT_EQ(
       endpoint.try_connect().status().to_string(),
       "unavailable: " + endpoint.address() + ": the listening process takes no more connections");
-  CountingListener listener;
   pairs.back().second->start(listener);
   pairs.back().first.reset();
   ASSERT_TRUE(eventually([&] { return !listener.reason().ok(); }));

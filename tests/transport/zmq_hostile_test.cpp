@@ -128,8 +128,8 @@ TEST(ZmqHostile, MessagesAgainstTheRulesEndTheConnection) {
   };
   for (const auto& [parts, reason] : rows) {
     PlainSocket hostile(endpoint);
-    const std::unique_ptr<Connection> accepted = hostile.connect(endpoint);
     CountingListener listener;
+    const std::unique_ptr<Connection> accepted = hostile.connect(endpoint);
     accepted->start(listener);
     hostile.send(parts);
     ASSERT_TRUE(eventually([&] { return !listener.reason().ok(); })) << reason;
@@ -146,6 +146,7 @@ TEST(ZmqHostile, FramesBeyondWhatMayBeInFlightEndTheConnection) {
   ZmqEndpoint endpoint;
   ZmqConversation other(endpoint.connect());
   PlainSocket hostile(endpoint);
+  CountingListener listener;
   const std::unique_ptr<Connection> accepted = hostile.connect(endpoint);
   const std::string largest(kMaxEnvelopeBytes, 'x');
   static_assert(kMaxInFlightBytes < 3 * kMaxEnvelopeBytes);
@@ -153,7 +154,6 @@ TEST(ZmqHostile, FramesBeyondWhatMayBeInFlightEndTheConnection) {
     hostile.send({kFrame, largest});  // the listener is not started
   }
   EXPECT_EQ(hostile.receive(), Parts{kBye});
-  CountingListener listener;
   accepted->start(listener);
   ASSERT_TRUE(eventually([&] { return !listener.reason().ok(); }));
   EXPECT_EQ(listener.reason().to_string(),
@@ -166,8 +166,8 @@ TEST(ZmqHostile, AMessageThatIsTooLargeBreaksTheConnection) {
   ZmqEndpoint endpoint;
   ZmqConversation other(endpoint.connect());
   PlainSocket hostile(endpoint);
-  const std::unique_ptr<Connection> accepted = hostile.connect(endpoint);
   CountingListener listener;
+  const std::unique_ptr<Connection> accepted = hostile.connect(endpoint);
   accepted->start(listener);
   hostile.send({kFrame, std::string(kMaxEnvelopeBytes + 1, 'x')});
   ASSERT_TRUE(eventually([&] { return !listener.reason().ok(); }));
@@ -207,8 +207,8 @@ TEST(ZmqHostile, ARoutingIdBelongsToOneConnection) {
   PlainSocket first(zmq::socket_type::dealer);
   first.socket().set(zmq::sockopt::routing_id, "the same");
   first.socket().connect(endpoint.address());
-  const std::unique_ptr<Connection> accepted = first.connect(endpoint);
   CountingListener listener;
+  const std::unique_ptr<Connection> accepted = first.connect(endpoint);
   accepted->start(listener);
 
   PlainSocket second(zmq::socket_type::dealer);
@@ -303,8 +303,8 @@ TEST(ZmqHostile, AListenerMayNotSendWhatItLikes) {
       parts.insert(parts.end(), message.begin(), message.end());
       hostile.send(parts);
     });
-    const auto connection = endpoint.try_connect().value();
     CountingListener at_connection;
+    const auto connection = endpoint.try_connect().value();
     connection->start(at_connection);
     listener.join();
     ASSERT_TRUE(eventually([&] { return !at_connection.reason().ok(); }));
