@@ -18,7 +18,6 @@
 #include "actors/stream/messages.hpp"
 #include "actors/supervisor/messages.hpp"
 #include "actors/trainer/messages.hpp"
-#include "actors/wire/messages.hpp"
 #include "base/ids.hpp"
 #include "engines/reward_engine.hpp"
 #include "storage/jobs/job_record.hpp"

@@ -29,10 +29,10 @@ using StreamProxyActor = StreamConsumerActor::extend<caf::reacts_to<atom::delive
 /// WORKER GATE: lets the workers of another process use the stream of this one, and controls them.
 /// It ends when the link has ended, with the reason.
 using WorkerGateActor = PeerListenerActor::extend<
-    // Starts a worker in the other process, under the consumer name `name`, for the sender. Replies
-    // once it runs. When the worker ends, the sender gets `atom::stop`, or an exit message with the
-    // worker's failure. When the sender ends, the worker is ended. Fails with `kInvalidArgument` if
-    // a worker of this name runs, with the failure of the start, or with `kTimeout`.
+    // Starts a worker in the other process, under the consumer name `name`, for the sender. Ends a
+    // worker of this name that still runs. Replies once the worker runs. When it ends, the sender
+    // gets `atom::stop`, or an exit message with the worker's failure. When the sender ends, the
+    // worker is ended. Fails with the failure of the start, or with `kTimeout`.
     caf::replies_to<atom::start, StartWorker>::with<WorkerStatus>,
     // Lets the worker of this name finish what it holds and then end.
     caf::reacts_to<atom::drain, std::string>>;

@@ -29,7 +29,7 @@ inline constexpr Duration kWorkerStartDeadline = std::chrono::minutes(5);
 
 /// Dependencies of a worker gate.
 struct WorkerGateDeps {
-  std::string process;             // its name, for messages
+  std::string process;             // its name, such as "reward process 0", for messages
   std::shared_ptr<PeerPort> port;  // closed when the gate ends
   StreamConsumerActor stream;
   /// Takes a line of the process for the log of the run. May be empty.

@@ -20,9 +20,20 @@ struct WorkerGateState {
   static inline const char* name = "worker_gate";
   WorkerGateState() = default;  // not an aggregate: CAF would build it from `self`
 
+  struct Worker {
+    caf::strong_actor_ptr stands_for_it;
+    std::uint64_t start = 0;
+  };
+  struct Start {
+    StartPromise promise;
+    WorkerStatus worker;
+    std::uint64_t start = 0;
+  };
+
   WorkerGateDeps deps;
-  std::map<std::string, caf::strong_actor_ptr> workers;  // who stands for the worker, by its name
-  std::map<std::uint64_t, std::pair<StartPromise, WorkerStatus>> starts;  // by call
+  std::uint64_t last_start = 0;
+  std::map<std::string, Worker> workers;  // by name
+  std::map<std::uint64_t, Start> starts;  // that have no reply, by call
 };
 
 using Self = WorkerGateActor::stateful_pointer<WorkerGateState>;
@@ -30,7 +41,7 @@ using Self = WorkerGateActor::stateful_pointer<WorkerGateState>;
 // Ends the gate: the process breaks the rules, or cannot be reached.
 void end(Self self, const Status& why) {
   auto& state = self->state;
-  const Status reason = why.with_context("process " + state.deps.process);
+  const Status reason = why.with_context(state.deps.process);
   state.deps.port->close(reason.message());
   if (const auto on_end = std::exchange(state.deps.on_end, {})) {
     on_end(reason);
@@ -81,8 +92,8 @@ std::optional<Request> read_request(Self self, const PeerMessage& message) {
   }
   if (!self->state.workers.contains(request.value().consumer)) {
     reply(self, message.number, MessageKind::kFailure,
-          Status(Errc::kNotFound, "worker gate: process " + self->state.deps.process +
-                                      " runs no worker " + request.value().consumer));
+          Status(Errc::kNotFound,
+                 self->state.deps.process + ": runs no worker " + request.value().consumer));
     return std::nullopt;
   }
   return std::move(request).value();
@@ -138,10 +149,10 @@ void on_worker_ended(Self self, const PeerMessage& message) {
   }
   auto& workers = self->state.workers;
   const auto worker = workers.find(ended.value().name);
-  if (worker == workers.end()) {
+  if (worker == workers.end() || worker->second.start != ended.value().start) {
     return;  // it was stopped
   }
-  const caf::strong_actor_ptr stands_for_it = worker->second;
+  const caf::strong_actor_ptr stands_for_it = worker->second.stands_for_it;
   workers.erase(worker);
   self->demonitor(caf::actor_cast<caf::actor_addr>(stands_for_it));
   if (ended.value().reason.ok()) {
@@ -150,6 +161,14 @@ void on_worker_ended(Self self, const PeerMessage& message) {
     self->send_exit(caf::actor_cast<caf::actor_addr>(stands_for_it),
                     to_caf_error(ended.value().reason));
   }
+}
+
+// Ends a worker for which nobody stands any more.
+void stop(Self self, std::map<std::string, WorkerGateState::Worker>::iterator worker) {
+  self->demonitor(caf::actor_cast<caf::actor_addr>(worker->second.stands_for_it));
+  self->state.deps.port->tell(MessageKind::kStopWorker,
+                              to_wire(StartedWorker{worker->first, worker->second.start}));
+  self->state.workers.erase(worker);
 }
 
 void on_request(Self self, const PeerMessage& message) {
@@ -178,7 +197,7 @@ void on_start_ended(Self self, const PeerMessage& reply) {
   if (start == self->state.starts.end()) {
     return;
   }
-  auto [promise, worker] = std::move(start->second);
+  WorkerGateState::Start started = std::move(start->second);
   self->state.starts.erase(start);
   Status failure = reply.failure;
   if (failure.ok() && reply.kind == MessageKind::kFailure) {
@@ -186,37 +205,48 @@ void on_start_ended(Self self, const PeerMessage& reply) {
     failure = failed.ok() ? failed.value().status : failed.status();
   }
   if (failure.ok()) {
-    promise.deliver(worker);
+    started.promise.deliver(started.worker);
     return;
   }
-  self->state.workers.erase(worker.name);
-  promise.deliver(to_caf_error(failure));
+  auto& workers = self->state.workers;
+  if (const auto worker = workers.find(started.worker.name);
+      worker != workers.end() && worker->second.start == started.start) {
+    stop(self, worker);  // the reply may be lost, and not the start
+  }
+  started.promise.deliver(to_caf_error(failure));
 }
 
-caf::result<WorkerStatus> start(Self self, const StartWorker& worker) {
+caf::result<WorkerStatus> start(Self self, StartWorker worker) {
   auto& state = self->state;
-  const caf::strong_actor_ptr sender = self->current_sender();
-  if (!state.workers.emplace(worker.name, sender).second) {
-    return to_caf_error(invalid_argument("worker gate: process " + state.deps.process +
-                                         " already runs a worker " + worker.name));
+  if (const auto before = state.workers.find(worker.name); before != state.workers.end()) {
+    stop(self, before);
   }
+  worker.start = ++state.last_start;
+  const caf::strong_actor_ptr sender = self->current_sender();
   self->monitor(caf::actor_cast<caf::actor_addr>(sender));
+  state.workers[worker.name] = {sender, worker.start};
   auto promise = self->make_response_promise<WorkerStatus>();
   const std::uint64_t call =
       state.deps.port->call(MessageKind::kStartWorker, to_wire(worker), kWorkerStartDeadline,
                             caf::actor_cast<caf::strong_actor_ptr>(self));
-  state.starts.emplace(call, std::pair(promise, WorkerStatus{worker.name, worker.kind}));
+  state.starts[call] = {promise, WorkerStatus{worker.name, worker.kind}, worker.start};
   return promise;
 }
 
 void on_down(Self self, const caf::down_msg& down) {
   auto& workers = self->state.workers;
   for (auto worker = workers.begin(); worker != workers.end(); ++worker) {
-    if (caf::actor_cast<caf::actor_addr>(worker->second) == down.source) {
-      self->state.deps.port->tell(MessageKind::kStopWorker, to_wire(WorkerName{worker->first}));
-      workers.erase(worker);
+    if (caf::actor_cast<caf::actor_addr>(worker->second.stands_for_it) == down.source) {
+      stop(self, worker);
       return;
     }
+  }
+}
+
+void drain(Self self, const std::string& name) {
+  if (const auto worker = self->state.workers.find(name); worker != self->state.workers.end()) {
+    self->state.deps.port->tell(MessageKind::kDrainWorker,
+                                to_wire(StartedWorker{name, worker->second.start}));
   }
 }
 
@@ -236,9 +266,7 @@ WorkerGateActor::behavior_type worker_gate(Self self, WorkerGateDeps deps) {
         end(self, {Errc::kUnavailable, reason});
       },
       [self](atom::start, const StartWorker& worker) { return start(self, worker); },
-      [self](atom::drain, const std::string& worker) {
-        self->state.deps.port->tell(MessageKind::kDrainWorker, to_wire(WorkerName{worker}));
-      },
+      [self](atom::drain, const std::string& worker) { drain(self, worker); },
   };
 }
 

@@ -14,8 +14,13 @@ struct WorkerHostState {
   static inline const char* name = "worker_host";
   WorkerHostState() = default;  // not an aggregate: CAF would build it from `self`
 
+  struct Worker {
+    caf::actor actor;
+    std::uint64_t start = 0;
+  };
+
   WorkerHostDeps deps;
-  std::map<std::string, caf::actor> workers;
+  std::map<std::string, Worker> workers;  // by name
 };
 
 using Self = WorkerHostActor::stateful_pointer<WorkerHostState>;
@@ -23,7 +28,7 @@ using Self = WorkerHostActor::stateful_pointer<WorkerHostState>;
 Status start(Self self, const StartWorker& wanted) {
   auto& state = self->state;
   if (state.workers.contains(wanted.name)) {
-    return invalid_argument("worker host: a worker " + wanted.name + " runs already");
+    return {Errc::kUnavailable, "worker host: a worker " + wanted.name + " runs already"};
   }
   TIDEMILL_ASSIGN_OR_RETURN(const WorkerSpec spec,
                             state.deps.make_worker(wanted.kind, wanted.number));
@@ -33,7 +38,7 @@ Status start(Self self, const StartWorker& wanted) {
   }
   const caf::actor worker = spec.spawn();
   self->monitor(worker);
-  state.workers.emplace(wanted.name, worker);
+  state.workers[wanted.name] = {worker, wanted.start};
   return {};
 }
 
@@ -49,16 +54,17 @@ void on_request(Self self, const PeerMessage& message) {
     }
     return;
   }
-  const auto named = from_wire<WorkerName>(message.body);
+  const auto named = from_wire<StartedWorker>(message.body);
   const auto worker = named.ok() ? state.workers.find(named.value().name) : state.workers.end();
-  if (worker == state.workers.end()) {
+  if (worker == state.workers.end() || worker->second.start != named.value().start) {
     return;  // it has ended
   }
+  const caf::actor& actor = worker->second.actor;
   if (message.kind == MessageKind::kDrainWorker) {
-    caf::anon_send(worker->second, atom::drain_v);
+    caf::anon_send(actor, atom::drain_v);
   } else if (message.kind == MessageKind::kStopWorker) {
-    self->demonitor(worker->second.address());
-    self->send_exit(worker->second, caf::exit_reason::kill);
+    self->demonitor(actor.address());
+    self->send_exit(actor, caf::exit_reason::kill);
     state.workers.erase(worker);
   }
 }
@@ -66,9 +72,10 @@ void on_request(Self self, const PeerMessage& message) {
 void on_down(Self self, const caf::down_msg& down) {
   auto& state = self->state;
   for (auto worker = state.workers.begin(); worker != state.workers.end(); ++worker) {
-    if (worker->second.address() == down.source) {
-      state.deps.port->tell(MessageKind::kWorkerEnded,
-                            to_wire(WorkerEnded{worker->first, from_caf_error(down.reason)}));
+    if (worker->second.actor.address() == down.source) {
+      state.deps.port->tell(
+          MessageKind::kWorkerEnded,
+          to_wire(WorkerEnded{worker->first, from_caf_error(down.reason), worker->second.start}));
       state.workers.erase(worker);
       return;
     }
@@ -87,7 +94,7 @@ WorkerHostActor::behavior_type worker_host(Self self, WorkerHostDeps deps) {
       },
       [self](atom::closed, const std::string& reason) {
         for (const auto& [name, worker] : self->state.workers) {
-          self->send_exit(worker, caf::exit_reason::kill);
+          self->send_exit(worker.actor, caf::exit_reason::kill);
         }
         self->state.workers.clear();
         self->state.deps.on_end(reason);

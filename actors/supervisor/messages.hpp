@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The workers of a run, as their supervisor sees them.
+// The workers of a run, as their supervisor sees them, and how to start one in another process.
 #pragma once
 
 #include <cstdint>
@@ -40,6 +40,16 @@ struct WorkerList {
   std::vector<WorkerStatus> workers;
 };
 
+/// Has a process start a worker.
+struct StartWorker {
+  std::string name;
+  std::string kind;  // as in `WorkerStatus`
+  std::uint32_t number = 0;
+  /// The number of this start among all starts of workers in the process. A worker that was started
+  /// again has the same name, and messages about the one before may still be on their way.
+  std::uint64_t start = 0;
+};
+
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, WorkerStatus& x) {
   return f(x.name, x.kind, x.state, x.deaths);
@@ -47,6 +57,10 @@ typename Inspector::result_type inspect(Inspector& f, WorkerStatus& x) {
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, WorkerList& x) {
   return f(x.workers);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, StartWorker& x) {
+  return f(x.name, x.kind, x.number, x.start);
 }
 
 }  // namespace tidemill::actors

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "actors/stream/messages.hpp"
+#include "actors/supervisor/messages.hpp"
 #include "base/buffer.hpp"
 #include "base/result.hpp"
 #include "base/status.hpp"
@@ -33,39 +34,29 @@ enum class MessageKind : std::uint16_t {
 
   // Control of the workers of a process.
   kStartWorker = 64,  // StartWorker; the reply is kDone
-  kDrainWorker = 65,  // WorkerName
-  kStopWorker = 66,   // WorkerName
+  kDrainWorker = 65,  // StartedWorker
+  kStopWorker = 66,   // StartedWorker
   kWorkerEnded = 67,  // WorkerEnded
   kLogLine = 68,      // LogLine
 };
 
-/// Has a process start a worker.
-struct StartWorker {
-  std::string name;
-  std::string kind;  // as in `WorkerStatus`
-  std::uint32_t number = 0;
-};
-
 /// Names a worker that shall drain or stop.
-struct WorkerName {
+struct StartedWorker {
   std::string name;
+  std::uint64_t start = 0;  // as in `StartWorker`
 };
 
 /// A worker has ended.
 struct WorkerEnded {
   std::string name;
-  Status reason;  // success if it has drained
+  Status reason;            // success if it has drained
+  std::uint64_t start = 0;  // as in `StartWorker`
 };
 
 /// A line for the log of the run.
 struct LogLine {
   std::string text;
 };
-
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, StartWorker& x) {
-  return f(x.name, x.kind, x.number);
-}
 
 /// Encodes a message. Requires resolved buffers.
 [[nodiscard]] Buffer to_wire(const Status& failure);
@@ -76,7 +67,7 @@ typename Inspector::result_type inspect(Inspector& f, StartWorker& x) {
 [[nodiscard]] Buffer to_wire(const GroupVerdict& message);
 [[nodiscard]] Buffer to_wire(const storage::Settlement& message);
 [[nodiscard]] Buffer to_wire(const StartWorker& message);
-[[nodiscard]] Buffer to_wire(const WorkerName& message);
+[[nodiscard]] Buffer to_wire(const StartedWorker& message);
 [[nodiscard]] Buffer to_wire(const WorkerEnded& message);
 [[nodiscard]] Buffer to_wire(const LogLine& message);
 
@@ -108,7 +99,7 @@ Result<storage::Settlement> from_wire(const Buffer& body);
 template <>
 Result<StartWorker> from_wire(const Buffer& body);
 template <>
-Result<WorkerName> from_wire(const Buffer& body);
+Result<StartedWorker> from_wire(const Buffer& body);
 template <>
 Result<WorkerEnded> from_wire(const Buffer& body);
 template <>

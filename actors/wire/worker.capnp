@@ -10,17 +10,20 @@ struct StartWorker {
   name @0 :Text;
   kind @1 :Text;
   number @2 :UInt32;
+  start @3 :UInt64;
 }
 
 # Of drain and of stop.
-struct WorkerName {
+struct StartedWorker {
   name @0 :Text;
+  start @1 :UInt64;
 }
 
 struct WorkerEnded {
   name @0 :Text;
   code @1 :UInt16;  # 0: it has ended as it was asked to
   reason @2 :Text;
+  start @3 :UInt64;
 }
 
 struct LogLine {

@@ -19,19 +19,23 @@ static void write(StartWorker::Builder out, const actors::StartWorker& message) 
   out.setName(text_of(message.name));
   out.setKind(text_of(message.kind));
   out.setNumber(message.number);
+  out.setStart(message.start);
 }
 static Status read(StartWorker::Reader in, actors::StartWorker& message) {
   message.name = read_text(in.getName());
   message.kind = read_text(in.getKind());
   message.number = in.getNumber();
+  message.start = in.getStart();
   return {};
 }
 
-static void write(WorkerName::Builder out, const actors::WorkerName& message) {
+static void write(StartedWorker::Builder out, const actors::StartedWorker& message) {
   out.setName(text_of(message.name));
+  out.setStart(message.start);
 }
-static Status read(WorkerName::Reader in, actors::WorkerName& message) {
+static Status read(StartedWorker::Reader in, actors::StartedWorker& message) {
   message.name = read_text(in.getName());
+  message.start = in.getStart();
   return {};
 }
 
@@ -39,9 +43,11 @@ static void write(WorkerEnded::Builder out, const actors::WorkerEnded& message) 
   out.setName(text_of(message.name));
   out.setCode(static_cast<std::uint16_t>(message.reason.code()));
   out.setReason(text_of(message.reason.message()));
+  out.setStart(message.start);
 }
 static Status read(WorkerEnded::Reader in, actors::WorkerEnded& message) {
   message.name = read_text(in.getName());
+  message.start = in.getStart();
   return read_status(in.getCode(), read_text(in.getReason()), message.reason);
 }
 
@@ -73,12 +79,12 @@ Result<StartWorker> from_wire(const Buffer& body) {
   return decode<wire::StartWorker, StartWorker>(body, "start worker");
 }
 
-Buffer to_wire(const WorkerName& message) {
-  return encode<wire::WorkerName>(message);
+Buffer to_wire(const StartedWorker& message) {
+  return encode<wire::StartedWorker>(message);
 }
 template <>
-Result<WorkerName> from_wire(const Buffer& body) {
-  return decode<wire::WorkerName, WorkerName>(body, "worker name");
+Result<StartedWorker> from_wire(const Buffer& body) {
+  return decode<wire::StartedWorker, StartedWorker>(body, "started worker");
 }
 
 Buffer to_wire(const WorkerEnded& message) {

@@ -48,8 +48,8 @@ public:
     add_number(static_cast<std::uint64_t>(status.code()));
     all_.push_back(status.message());
   }
-  void add(actors::WorkerName& x) { add(x.name); }
-  void add(actors::WorkerEnded& x) { (*this)(x.name, x.reason); }
+  void add(actors::StartedWorker& x) { (*this)(x.name, x.start); }
+  void add(actors::WorkerEnded& x) { (*this)(x.name, x.reason, x.start); }
   void add(actors::LogLine& x) { add(x.text); }
   void add(actors::Failure& x) { add(x.status); }
   template <class T>
@@ -190,10 +190,10 @@ inline std::vector<WireCase> wire_cases() {
       wire_case("group verdict", "group_verdict",
                 GroupVerdict{{0x77}, {storage::VerdictKind::kFail, "too long"}}),
       wire_case("settlement", "settlement", example_settlement()),
-      wire_case("start worker", "start_worker", StartWorker{"reward-12", "reward", 12}),
-      wire_case("worker name", "worker_name", WorkerName{"reward-5"}),
+      wire_case("start worker", "start_worker", StartWorker{"reward-12", "reward", 12, 345}),
+      wire_case("started worker", "started_worker", StartedWorker{"reward-5", 346}),
       wire_case("worker ended", "worker_ended",
-                WorkerEnded{"rollout-9", {Errc::kUnavailable, "3 samples in a row"}}),
+                WorkerEnded{"rollout-9", {Errc::kUnavailable, "3 samples in a row"}, 347}),
       wire_case("log line", "log_line", LogLine{"reward-0: 2 samples without a reward"}),
   };
 }

@@ -224,15 +224,15 @@ TEST(WireHostile, PointersInACircleEnd) {
   });
   expect_corrupt<actors::LeaseReply>(circle, "lease reply: not a Cap'n Proto message");
   const Buffer itself = words_of({struct_pointer(-1, 0, 1)});  // the root is its own pointer
-  EXPECT_FALSE(from_wire<actors::WorkerName>(itself).ok());
+  EXPECT_FALSE(from_wire<actors::StartedWorker>(itself).ok());
   const Buffer far = words_of({2});  // a pointer to a pointer, which is itself
-  EXPECT_FALSE(from_wire<actors::WorkerName>(far).ok());
+  EXPECT_FALSE(from_wire<actors::StartedWorker>(far).ok());
 }
 
 TEST(WireHostile, ATextWithoutItsEndIsRefused) {
   const Buffer name =
       words_of({struct_pointer(0, 0, 1), list_pointer(0, kOneByte, 8), 0x4141414141414141});
-  expect_corrupt<actors::WorkerName>(name, "worker name: not a Cap'n Proto message");
+  expect_corrupt<actors::StartedWorker>(name, "started worker: not a Cap'n Proto message");
 }
 
 TEST(WireHostile, AMessageIsNotReadAsAnotherOne) {

@@ -80,7 +80,7 @@ TEST(Wire, DefaultsAndLargestNumbersSurviveARoundTrip) {
   expect_round_trip(actors::GroupVerdict{});
   expect_round_trip(storage::Settlement{});
   expect_round_trip(actors::StartWorker{});
-  expect_round_trip(actors::WorkerName{});
+  expect_round_trip(actors::StartedWorker{});
   expect_round_trip(actors::WorkerEnded{});
   expect_round_trip(actors::LogLine{});
   constexpr auto k64 = std::numeric_limits<std::uint64_t>::max();
