@@ -59,6 +59,8 @@ public:
   [[nodiscard]] virtual std::string summary() const = 0;
   /// Returns an example command line.
   [[nodiscard]] virtual std::string example() const = 0;
+  /// Returns whether help and completion leave the command out, because only programs use it.
+  [[nodiscard]] virtual bool hidden() const { return false; }
   /// Adds arguments and options to `app` and binds them to this object. `--json` has been added
   /// already.
   virtual void declare(CLI::App& app) = 0;

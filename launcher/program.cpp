@@ -56,7 +56,9 @@ std::string unknown_command(const std::string& word,
   std::vector<std::string> names;
   names.reserve(commands.size());
   for (const auto& command : commands) {
-    names.push_back(command->name());
+    if (!command->hidden() || command->name() == word) {
+      names.push_back(command->name());
+    }
   }
   if (word.starts_with('-') || std::find(names.begin(), names.end(), word) != names.end()) {
     return {};
@@ -156,6 +158,9 @@ void declare(CLI::App& app, const std::vector<std::unique_ptr<Command>>& command
   for (const auto& command : commands) {
     CLI::App* sub = app.add_subcommand(command->name(), command->summary());
     sub->footer("Example: " + command->example());
+    if (command->hidden()) {
+      sub->group("");
+    }
     declare_options(*command, parsed.shared, *sub);
     sub->callback([&parsed, chosen = command.get()] { parsed.command = chosen; });
   }

@@ -24,6 +24,7 @@
 #include "workflows/eval_options.hpp"
 #include "workflows/extensions.hpp"
 #include "workflows/memory_plan.hpp"
+#include "workflows/processes/worker_program.hpp"
 #include "workflows/run_options.hpp"
 #include "workflows/shared_job.hpp"
 #include "workflows/train_options.hpp"
@@ -77,6 +78,8 @@ struct RunEnvironment {
   /// Polled like `stop_asked`. If it returns true, the run ends at once with `kUnavailable`, and
   /// what it did since its last commit is lost. May be empty.
   std::function<bool()> cancel_asked = {};
+  /// The program of worker processes. If absent, the run has none.
+  std::optional<WorkerProgram> worker_program = std::nullopt;
 };
 
 /// A model to train, and the adapter to train over it, if any.

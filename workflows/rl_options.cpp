@@ -296,6 +296,7 @@ void describe(Schema<RlOptions>& s) {
   s.field("stream", &RlOptions::stream, "Limits of the stream between rollout and training.");
   s.field("executor", &RlOptions::executor,
           "How rollout and training take turns on the compute threads.");
+  s.field("placement", &RlOptions::placement, "In which processes the parts of the run work.");
   s.include(&RlOptions::run);
   add_absent(s);
   add_rules(s);

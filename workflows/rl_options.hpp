@@ -11,6 +11,7 @@
 #include "workflows/algorithm_options.hpp"
 #include "workflows/data_options.hpp"
 #include "workflows/eval_options.hpp"
+#include "workflows/placement_options.hpp"
 #include "workflows/reward_options.hpp"
 #include "workflows/run_options.hpp"
 #include "workflows/train_options.hpp"
@@ -94,6 +95,7 @@ struct RlOptions {
   RlEvalOptions eval;
   StreamLimits stream;
   ExecutorShareOptions executor;
+  PlacementOptions placement;
   RunOptions run;
 };
 

@@ -21,6 +21,7 @@ std::vector<std::unique_ptr<Command>> all_commands() {
   commands.push_back(make_template_command());
   commands.push_back(make_export_command());
   commands.push_back(make_completion_command());
+  commands.push_back(make_worker_command());
   return commands;
 }
 

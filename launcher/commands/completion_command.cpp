@@ -115,7 +115,9 @@ public:
     TIDEMILL_ASSIGN_OR_RETURN(const auto schema, run_schema(session));
     CompletionFacts facts;
     for (const auto& command : all_commands()) {
-      facts.commands.push_back(facts_of(*command));
+      if (!command->hidden()) {
+        facts.commands.push_back(facts_of(*command));
+      }
     }
     facts.keys = all_keys(schema.structure());
     session.out << (shell_ == "bash"  ? bash_completion(facts)

@@ -32,15 +32,17 @@ bool is_temporary(const std::string& name) {
 
 // Whether a run writes `name` into its directory.
 bool is_file_of_run(const std::string& name) {
-  constexpr std::array<std::string_view, 9> kNames = {"lock",
-                                                      kStartedFile,
-                                                      storage::kRunStateFile,
-                                                      "run.yaml",
-                                                      kRunLogFile,
-                                                      storage::kMetricsFile,
-                                                      storage::kSamplesFile,
-                                                      "checkpoints",
-                                                      "events.out.tfevents.tidemill"};
+  constexpr std::array<std::string_view, 11> kNames = {"lock",
+                                                       kStartedFile,
+                                                       storage::kRunStateFile,
+                                                       "run.yaml",
+                                                       kRunLogFile,
+                                                       storage::kMetricsFile,
+                                                       storage::kSamplesFile,
+                                                       "checkpoints",
+                                                       "processes.log",
+                                                       "sockets",
+                                                       "events.out.tfevents.tidemill"};
   return is_temporary(name) || name.starts_with("reward-stderr") ||
          std::find(kNames.begin(), kNames.end(), name) != kNames.end();
 }

@@ -336,6 +336,8 @@ Status run_in_directory(const RunContext& context, RunLogSink& log_file, Session
                                 session.additions.run,
                                 context.held,
                                 start.records};
+  run.worker_program =
+      workflows::WorkerProgram{"/proc/self/exe", {"worker", context.directory.string()}};
   TIDEMILL_ASSIGN_OR_RETURN(const actors::RunSummary summary, run_workflow(context.config, run));
   progress.end();
   const std::int64_t peak = workflows::peak_bytes().value_or(0);

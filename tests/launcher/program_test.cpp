@@ -63,7 +63,9 @@ TEST(ProgramTest, EveryCommandHasHelpWithAnExample) {
     EXPECT_THAT(help.out, HasSubstr("--json"));
     EXPECT_THAT(help.out, HasSubstr("Example: " + command->example()));
     EXPECT_TRUE(command->example().starts_with("tidemill " + command->name())) << command->name();
-    EXPECT_THAT(run({"--help"}).out, HasSubstr(command->summary()));
+    const std::string overview = run({"--help"}).out;
+    EXPECT_EQ(overview.find(command->summary()) == std::string::npos, command->hidden())
+        << command->name();
   }
 }
 

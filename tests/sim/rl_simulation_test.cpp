@@ -120,6 +120,38 @@ TEST(RlSimulation, DevicesThatJoinAndLeaveChangeNoBit) {
   EXPECT_GT(late_requests, 400U);
 }
 
+// Rewards are computed in other processes, which die, over a network that loses, repeats, damages,
+// reorders and delays frames and breaks connections. No bit changes.
+TEST(RlSimulation, RewardProcessesBehindABadNetworkChangeNoBit) {
+  std::uint64_t kills = 0;
+  std::uint64_t processes = 0;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    SimulationOptions options;
+    options.steps = 6;
+    options.generation_order =
+        seed % 2 == 0 ? actors::GenerationOrder::kFree : actors::GenerationOrder::kFixed;
+    options.max_staleness = seed % 2 == 0 ? 0 : seed % 3;
+    options.reward_processes = 2;
+    options.reward_workers = 3;
+    FaultOptions faults;
+    faults.seed = seed;
+    faults.process_kills = 3;
+    faults.network = {.lost = 0.01,
+                      .repeated = 0.1,
+                      .damaged = 0.01,
+                      .broken = 0.01,
+                      .max_delay = std::chrono::milliseconds(20)};
+    const SimulationReport report = simulate(options, faults);
+    EXPECT_EQ(report.violations, std::vector<std::string>{}) << "seed " << seed;
+    EXPECT_EQ(report.end_error, "");
+    EXPECT_EQ(report.weights_digest, run_plain_loop(options).weights_digest) << "seed " << seed;
+    kills += report.process_kills;
+    processes += report.processes;
+  }
+  EXPECT_GT(kills, 20U);
+  EXPECT_GT(processes, 60U);
+}
+
 // Workers come and go, but a synchronous run trains the same rows.
 TEST(RlSimulation, AddingDrainingAndRemovingWorkersChangesNoBit) {
   SimulationOptions options;

@@ -29,6 +29,7 @@ constexpr std::uint64_t kDevices = 84;
 constexpr std::uint64_t kLoads = 85;
 constexpr std::uint64_t kWorkerChanges = 86;
 constexpr std::uint64_t kLateDevices = 87;
+constexpr std::uint64_t kProcesses = 88;
 constexpr std::uint64_t kStopEvents = 1'500;  // stops fall within this many
 
 // Returns weights that are exact in binary, so that sums do not depend on their order.
@@ -68,6 +69,7 @@ std::string describe(const SimulationOptions& options) {
           " fail_first_one_in=" + std::to_string(options.fail_first_one_in) +
           (options.mix_versions ? " mix_versions" : "") +
           " servers=" + std::to_string(options.servers) +
+          " reward_processes=" + std::to_string(options.reward_processes) +
           (options.on_device_failure == actors::FailurePolicy::kDrop ? " drop_device" : "");
   if (options.best.enabled()) {
     text += (options.best.keep ? " keep_best" : "") +
@@ -86,6 +88,22 @@ void choose_irregular_data(RandomStream& random, SimulationOptions& options) {
   }
   options.mix_versions = random.below(3) == 0 && options.max_staleness > 0 &&
                          options.generation_order == GenerationOrder::kFree;
+}
+
+// Lets worker processes die, and the network between them and the run disturb their messages.
+void choose_process_faults(std::uint64_t seed, FaultOptions& faults) {
+  RandomStream random(seed, kProcesses + 1000);
+  faults.process_kills = static_cast<std::uint32_t>(random.below(4));
+  const auto sometimes = [&random](double most) {
+    return random.below(3) == 0 ? most * random.uniform() : 0.0;
+  };
+  faults.network.lost = sometimes(0.05);
+  faults.network.repeated = sometimes(0.3);
+  faults.network.damaged = sometimes(0.05);
+  faults.network.broken = sometimes(0.05);
+  if (random.below(3) == 0) {
+    faults.network.max_delay = std::chrono::milliseconds(1 + random.below(300));
+  }
 }
 
 // Whether a seed injects no fault. Its device and its rewards are so slow that leases must be
@@ -330,6 +348,12 @@ SimulationOptions options_of_seed(std::uint64_t seed) {
     options.on_device_failure =
         devices.below(2) == 0 ? actors::FailurePolicy::kFailRun : actors::FailurePolicy::kDrop;
   }
+  RandomStream processes(seed, kProcesses);
+  if (processes.below(3) == 0) {
+    options.reward_processes = static_cast<std::uint32_t>(1 + processes.below(2));
+    options.reward_workers =
+        options.reward_processes + static_cast<std::uint32_t>(processes.below(2));
+  }
   if (is_calm(seed)) {
     options.device_delay = std::chrono::milliseconds(2000);
     options.reward_delay = std::chrono::seconds(5);
@@ -351,6 +375,7 @@ FaultOptions faults_of_seed(std::uint64_t seed) {
     return faults;
   }
   faults.kills = static_cast<std::uint32_t>(random.below(6));
+  choose_process_faults(seed, faults);
   faults.failed_commits = static_cast<std::uint32_t>(random.below(8) == 0 ? 1 : 0);
   faults.failed_records = static_cast<std::uint32_t>(random.below(8) == 0 ? 1 : 0);
   faults.full_from = static_cast<std::uint32_t>(random.below(8) == 0 ? 1 + random.below(2) : 0);

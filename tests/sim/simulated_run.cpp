@@ -11,6 +11,8 @@
 #include "tests/sim/simulated_parts.hpp"
 #include "tests/sim/version_witness.hpp"
 #include "tests/support/deterministic_system.hpp"
+#include "tests/support/simulated_processes.hpp"
+#include "workflows/processes/worker_processes.hpp"
 #include "workflows/rl/composition.hpp"
 
 namespace tidemill::test {
@@ -76,15 +78,10 @@ struct OwnedEngines {
   std::unique_ptr<engines::TrainingJob> train;
 };
 
-// The virtual time of the simulated run.
-class VirtualClock final : public Clock {
-public:
-  explicit VirtualClock(DeterministicSystem& world) : world_(world) {}
-  [[nodiscard]] TimePoint now() const override { return world_.system().clock().now(); }
-
-private:
-  DeterministicSystem& world_;
-};
+bool has_faults(const transport::LoopbackFaults& network) {
+  return network.lost > 0.0 || network.damaged > 0.0 || network.broken > 0.0 ||
+         network.max_delay > Duration::zero();
+}
 
 class Simulation {
 public:
@@ -130,6 +127,9 @@ public:
     for (std::uint32_t i = 0; i < faults.kills; ++i) {
       kill_at_.insert(random_.below(kTypicalEvents));
     }
+    for (std::uint32_t i = 0; i < faults.process_kills; ++i) {
+      kill_process_at_.insert(random_.below(kTypicalEvents));
+    }
     for (std::uint32_t i = 0; i < options.servers; ++i) {
       server_ports_.push_back(
           actors::make_simulated_work_port(world_.system(), latency_below(options.device_delay)));
@@ -161,6 +161,9 @@ public:
       if (kill_at_.contains(report_.events)) {
         kill_one();
       }
+      if (kill_process_at_.contains(report_.events) && processes_ != nullptr) {
+        report_.process_kills += processes_->kill_one(random_) ? 1 : 0;
+      }
       if (change_at_.contains(report_.events)) {
         change_workers(supervisor);
       }
@@ -185,6 +188,10 @@ public:
       report_.all_evaluated = commit_witness_.all_evaluated(report_.steps);
     }
     end_late_devices();
+    if (processes_ != nullptr) {
+      report_.processes = processes_->num_started();
+      processes_->end();
+    }
     report_.commits_refused = commits_->num_refused();
     report_.appends_refused = append_faults_->num_refused;
     report_.rewards_refused = reward_faults_->num_refused;
@@ -218,7 +225,8 @@ private:
   void check_calm() {
     report_.calm = faults_.max_hurry <= kCalmHurry && report_.kills == 0 &&
                    report_.commits_refused == 0 && report_.appends_refused == 0 &&
-                   report_.loads_refused == 0 && report_.workers_removed == 0;
+                   report_.loads_refused == 0 && report_.workers_removed == 0 &&
+                   report_.process_kills == 0 && !has_faults(faults_.network);
     if (!report_.calm) {
       return;
     }
@@ -359,7 +367,28 @@ private:
       plan.reward.ports.push_back(port.get());
     }
     plan.owner.eval_port = eval_port_.get();
+    if (options_.reward_processes > 0) {
+      move_rewards(plan);
+    }
     return plan;
+  }
+
+  // Lets the reward workers of a run work in processes of their own.
+  void move_rewards(workflows::RlPlan& plan) {
+    processes_ = std::make_unique<SimulatedProcesses>(
+        world_.system(), faults_.seed, faults_.network,
+        [this, role = plan.reward](const actors::StreamConsumerActor& stream) {
+          return workflows::reward_worker_factory(world_.system(), role, {stream});
+        });
+    workflows::WorkerProcessesOptions role;
+    role.role = "reward";
+    role.processes = options_.reward_processes;
+    role.workers = options_.reward_workers;
+    plan.remote_reward = [this, role](const actors::RunOrigin& origin,
+                                      const actors::StreamConsumerActor& stream) {
+      return workflows::remote_worker_factory(world_.system(), *processes_, role,
+                                              origin.incarnation, stream);
+    };
   }
 
   actors::EvaluatorDeps evaluator() const {
@@ -568,6 +597,7 @@ private:
   std::vector<caf::actor_addr> alive_;
   std::vector<caf::actor_addr> late_;  // devices that joined
   std::multiset<std::uint64_t> kill_at_;
+  std::multiset<std::uint64_t> kill_process_at_;
   std::set<std::uint64_t> change_at_;
   std::multiset<std::uint64_t> join_at_;
   std::set<std::uint64_t> leave_at_;
@@ -584,8 +614,7 @@ private:
   CommitWitness commit_witness_;
   SampleWitness sample_witness_;
   std::uint64_t last_step_ = 0;  // the last recorded step of this incarnation
-  // The clock and the ports must outlive the actors, which the destructor of `world_` ends.
-  VirtualClock clock_{world_};
+  // The ports and the processes must outlive the actors, which the destructor of `world_` ends.
   std::unique_ptr<actors::WorkPort> device_port_;
   std::vector<std::unique_ptr<actors::WorkPort>> server_ports_;
   std::vector<std::unique_ptr<actors::WorkPort>> late_ports_;
@@ -593,6 +622,7 @@ private:
   std::unique_ptr<actors::WorkPort> commit_port_;
   std::vector<std::unique_ptr<actors::WorkPort>> reward_ports_;
   std::unique_ptr<actors::WorkPort> eval_port_;
+  std::unique_ptr<SimulatedProcesses> processes_;  // null: the run has none
   DeterministicSystem world_;
 };
 

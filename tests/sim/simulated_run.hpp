@@ -15,6 +15,7 @@
 #include "actors/trainer/messages.hpp"
 #include "base/clock.hpp"
 #include "storage/stream/stream_options.hpp"
+#include "transport/loopback/loopback_network.hpp"
 
 namespace tidemill::test {
 
@@ -29,6 +30,7 @@ struct SimulationOptions {
   actors::GenerationOrder generation_order = actors::GenerationOrder::kFree;
   std::uint32_t rollout_workers = 2;
   std::uint32_t reward_workers = 1;
+  std::uint32_t reward_processes = 0;  // 0: the reward workers are in the process of the run
   std::uint32_t servers = 0;  // devices that serve, in addition to the one that also trains
   /// Of a device that only serves.
   actors::FailurePolicy on_device_failure = actors::FailurePolicy::kFailRun;
@@ -63,16 +65,18 @@ struct SimulationOptions {
 
 /// The faults of a run.
 struct FaultOptions {
-  std::uint64_t seed = 0;            // also for the scheduler's choices
-  std::uint32_t kills = 0;           // actors to kill, at random events
-  std::uint32_t worker_changes = 0;  // workers to add, drain or remove, at random events
-  std::uint32_t late_devices = 0;    // devices that join, at random events
-  std::uint32_t device_leaves = 0;   // devices that are asked to leave, at random events
-  std::uint32_t failed_commits = 0;  // commits that fail, at random
-  std::uint32_t failed_records = 0;  // appends that stop half-way, at random
-  std::uint32_t failed_loads = 0;    // new weights that a device refuses, at random
-  std::uint32_t full_from = 0;       // the disk is full from this commit on; 0: never
-  std::uint64_t stop_at = 0;         // ask the run to stop before this event; 0: never
+  std::uint64_t seed = 0;                  // also for the scheduler's choices
+  std::uint32_t kills = 0;                 // actors to kill, at random events
+  std::uint32_t process_kills = 0;         // worker processes to kill, at random events
+  transport::LoopbackFaults network = {};  // between the run and its worker processes
+  std::uint32_t worker_changes = 0;        // workers to add, drain or remove, at random events
+  std::uint32_t late_devices = 0;          // devices that join, at random events
+  std::uint32_t device_leaves = 0;         // devices that are asked to leave, at random events
+  std::uint32_t failed_commits = 0;        // commits that fail, at random
+  std::uint32_t failed_records = 0;        // appends that stop half-way, at random
+  std::uint32_t failed_loads = 0;          // new weights that a device refuses, at random
+  std::uint32_t full_from = 0;             // the disk is full from this commit on; 0: never
+  std::uint64_t stop_at = 0;               // ask the run to stop before this event; 0: never
   /// Sometimes a timeout comes before pending messages, if it is due within this time.
   Duration max_hurry = Duration::max();
 };
@@ -96,6 +100,8 @@ struct SimulationReport {
   std::uint64_t rows_redelivered = 0;
   std::uint64_t rows_left = 0;  // given back by workers that were drained
   std::uint64_t kills = 0;
+  std::uint64_t process_kills = 0;
+  std::uint64_t processes = 0;        // that were started
   std::uint64_t rewards_refused = 0;  // samples that had no reward
   bool calm = false;                  // no fault was injected but for rewards
   std::uint64_t long_steps = 0;       // whose batch was leased for longer than a lease lasts

@@ -74,14 +74,20 @@ public:
     options.session.run = 1;
     options.session.peer = ports.process;
     ports.owner->open(owner_, options, std::move(owner));
-    Process& process = processes_.emplace_back(*this);
+    open_.push_back(ports.owner);
     options.session.self = ports.process;
+    open_worker(ports.worker, options, std::move(worker));
+  }
+  /// Opens the port of a new process to the owner.
+  void open_worker(const std::shared_ptr<actors::PeerPort>& port,
+                   transport::PeerLinkOptions options, caf::strong_actor_ptr receiver) {
+    Process& process = processes_.emplace_back(*this);
     options.session.peer = 0;
     options.connector = &process.dialer;
-    ports.worker->open(process.links, options, std::move(worker));
-    open_.push_back(ports.owner);
-    open_.push_back(ports.worker);
+    port->open(process.links, options, std::move(receiver));
+    open_.push_back(port);
   }
+  [[nodiscard]] transport::PeerLinks& owner_links() { return owner_; }
 
   /// Ends the processes. No actor of theirs gets a message afterwards.
   void stop() {

@@ -45,8 +45,11 @@ Incarnation compose(caf::actor_system& system, const RlPlan& plan, const RunOrig
   const OwnerHandles owner = start_owner(
       system, plan.owner, {serving.devices, std::move(run_listener)}, origin, std::move(state));
   parts.core.insert(parts.core.end(), owner.core.begin(), owner.core.end());
-  add_workers({rollout_worker_factory(system, plan.rollout, {owner.stream, owner.router}),
-               reward_worker_factory(system, plan.reward, {owner.stream}), owner.advantage},
+  const WorkerFactory reward = plan.remote_reward
+                                   ? plan.remote_reward(origin, owner.stream)
+                                   : reward_worker_factory(system, plan.reward, {owner.stream});
+  add_workers({rollout_worker_factory(system, plan.rollout, {owner.stream, owner.router}), reward,
+               owner.advantage},
               parts);
   parts.start = [source = owner.source, trainer = owner.trainer] {
     caf::anon_send(source, atom::start_v);

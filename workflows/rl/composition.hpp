@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Defines which roles a reinforcement-learning run of one process consists of, and how they are
-// connected.
+// Defines which roles a reinforcement-learning run consists of, and how they are connected.
 //
 // Real, embedded and simulated runs differ only in the engines, ports, files and clocks in their
 // `RlPlan`. The roles exchange only the messages of `StreamConsumerActor` and `ServingActor`. A
@@ -40,6 +39,10 @@ struct RlPlan {
   RolloutRoleOptions rollout;
   RewardRoleOptions reward;
   std::function<Result<std::shared_ptr<RlEngines>>(const actors::RunOrigin&)> open_engines;
+  /// Makes the factory of the reward workers of an incarnation, which are in other processes.
+  /// Empty: they are in this process, as `reward` says.
+  std::function<WorkerFactory(const actors::RunOrigin&, const actors::StreamConsumerActor&)>
+      remote_reward;
 };
 
 /// Callbacks of a run, its first incarnation, and how often it may restart.

@@ -11,8 +11,11 @@
 #include "actors/data/dataset_prompts.hpp"
 #include "base/text/mebibytes.hpp"
 #include "workflows/process_limits.hpp"
+#include "workflows/processes/local_processes.hpp"
+#include "workflows/processes/worker_processes.hpp"
 #include "workflows/rewards.hpp"
 #include "workflows/rl/composition.hpp"
+#include "workflows/rl/reward_plan.hpp"
 #include "workflows/rl/reward_signal.hpp"
 #include "workflows/rl/rl_load.hpp"
 #include "workflows/rl/rl_settings.hpp"
@@ -65,25 +68,11 @@ struct RlRun {
   std::unique_ptr<actors::WorkPort> device_port;
   std::unique_ptr<actors::WorkPort> io_port;
   std::unique_ptr<actors::WorkPort> commit_port;
-  std::unique_ptr<actors::WorkPort> reward_port;
+  std::vector<std::unique_ptr<actors::WorkPort>> reward_ports;  // of workers in this process
   std::unique_ptr<actors::WorkPort> eval_port;
+  std::unique_ptr<ProcessHub> processes;  // null: the run has no worker processes
   std::shared_ptr<RowCounts> rows = std::make_shared<RowCounts>();
   bool shares_base = false;  // generates and trains on the device of a server
-};
-
-// Replaces a reward engine that could not be made again. `submit` and `step` return the reason, as
-// `kUnavailable`: the engine was made before, so another attempt may succeed.
-class UnavailableReward final : public engines::RewardEngine {
-public:
-  explicit UnavailableReward(const Status& why) : why_(Errc::kUnavailable, why.message()) {}
-  Status submit(engines::RewardRequest /*request*/, engines::RewardSink& /*sink*/) override {
-    return why_;
-  }
-  bool has_work() const override { return false; }
-  Status step(Duration /*patience*/) override { return why_; }
-
-private:
-  Status why_;
 };
 
 // Reads all rows before the run starts, so that a long prompt does not end it after hours.
@@ -241,20 +230,32 @@ RolloutRoleOptions rollout_role(const RlOptions& options, const RlRun& opened) {
 
 RewardRoleOptions reward_role(const RlOptions& options, const RunEnvironment& run,
                               const RlRun& opened) {
-  RewardRoleOptions role;
-  role.max_in_flight =
-      static_cast<std::uint32_t>(options.train.prompts_per_step * options.rollout.group_size);
-  role.make_reward = [&options, &run](std::optional<std::uint32_t>) {
-    // `run_rl` has made an engine from the same options before. If that fails now, the actor that
-    // gets this engine ends when it first needs it, and the supervisor decides what happens.
-    auto engine = make_reward(options, run);
-    return engine.ok() ? std::shared_ptr<engines::RewardEngine>(std::move(engine).value())
-                       : std::make_shared<UnavailableReward>(engine.status());
-  };
-  role.decode = [codec = *opened.codec](const auto& ids) { return codec.decode(ids); };
+  RewardRoleOptions role = reward_role_options(
+      options, *opened.codec, [&options, &run] { return make_reward(options, run); });
   role.log = run.log;
-  role.ports = {opened.reward_port.get()};
+  for (const auto& port : opened.reward_ports) {
+    role.ports.push_back(port.get());
+  }
   return role;
+}
+
+// Returns how reward workers are made in processes of their own, or nothing if they are in this
+// one.
+std::function<WorkerFactory(const actors::RunOrigin&, const actors::StreamConsumerActor&)>
+remote_reward(const RlOptions& options, const RunEnvironment& run, const RlRun& opened) {
+  if (opened.processes == nullptr) {
+    return {};
+  }
+  WorkerProcessesOptions role;
+  role.role = "reward";
+  role.processes = static_cast<std::uint32_t>(options.placement.reward.processes);
+  role.workers = num_workers(options.placement.reward);
+  role.transport = options.placement.reward.transport;
+  role.log = run.log;
+  return [&run, &opened, role](const actors::RunOrigin& origin,
+                               const actors::StreamConsumerActor& stream) {
+    return remote_worker_factory(run.system, *opened.processes, role, origin.incarnation, stream);
+  };
 }
 
 OwnerRoleOptions owner_role(const RlOptions& options, const RunEnvironment& run,
@@ -302,6 +303,7 @@ RlPlan make_plan(const RlOptions& options, const RunEnvironment& run, const RlRu
   plan.rollout = rollout_role(options, opened);
   plan.reward = reward_role(options, run, opened);
   plan.owner.make_reward = plan.reward.make_reward;
+  plan.remote_reward = remote_reward(options, run, opened);
   plan.open_engines = [&options, &opened, &run](const actors::RunOrigin& origin) {
     return open_engines(options, opened, run, origin);
   };
@@ -429,6 +431,25 @@ Status plan_for_data(const RlOptions& options, const TrainedModel& model, RlRun&
   return {};
 }
 
+// Prepares the places where responses are scored: ports of this process, or processes.
+Status open_reward_places(const RlOptions& options, const RunEnvironment& run, RlRun& opened) {
+  if (options.placement.reward.processes > 0) {
+    if (!run.worker_program.has_value()) {
+      return invalid_argument(
+          "placement.reward.processes: this program cannot start processes; with 0, the process of "
+          "the run scores");
+    }
+    opened.processes =
+        std::make_unique<LocalProcesses>(run.directory, *run.worker_program, run.inform);
+    return {};
+  }
+  for (std::uint32_t i = 0; i < num_workers(options.placement.reward); ++i) {
+    TIDEMILL_ASSIGN_OR_RETURN(opened.reward_ports.emplace_back(),
+                              start_port(i == 0 ? "reward" : "reward-" + std::to_string(i)));
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<std::uint64_t> total_steps(const RlOptions& options, std::uint64_t num_prompts) {
@@ -475,7 +496,7 @@ Result<actors::RunSummary> run_rl(const RlOptions& options, const RunEnvironment
   TIDEMILL_ASSIGN_OR_RETURN(opened.device_port, start_port("device"));
   TIDEMILL_ASSIGN_OR_RETURN(opened.io_port, start_port("io"));
   TIDEMILL_ASSIGN_OR_RETURN(opened.commit_port, start_port("commit"));
-  TIDEMILL_ASSIGN_OR_RETURN(opened.reward_port, start_port("reward"));
+  TIDEMILL_RETURN_IF_ERROR(open_reward_places(options, run, opened));
   TIDEMILL_ASSIGN_OR_RETURN(opened.eval_port, start_port("eval"));
   TIDEMILL_ASSIGN_OR_RETURN(actors::RunSummary summary, run_to_end(run, [&](auto on_end) {
                               RlHooks hooks;

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workflows/placement_options.hpp"
+
+#include <algorithm>
+
+namespace tidemill::workflows {
+
+std::uint32_t num_workers(const RewardPlacement& placement) {
+  return static_cast<std::uint32_t>(placement.workers.value_or(std::max(placement.processes, 1)));
+}
+
+void describe(EnumSchema<TransportChoice>& e) {
+  e.name("auto", TransportChoice::kAuto, "The fastest one that can be used.")
+      .name("shm", TransportChoice::kShm, "Shared memory.")
+      .name("zmq", TransportChoice::kZmq, "ZeroMQ, over sockets of this machine.");
+}
+
+void describe(Schema<RewardPlacement>& s) {
+  s.field("processes", &RewardPlacement::processes,
+          "Processes that score responses; 0: the process of the run does. A process that dies is "
+          "started again.")
+      .range(0, 64);
+  s.field("workers", &RewardPlacement::workers,
+          "Workers in all these processes together, each of which scores with its own reward. "
+          "Default: one for each process.")
+      .range(1, 256);
+  s.field("transport", &RewardPlacement::transport,
+          "How the processes exchange messages with the process of the run.");
+  s.check("workers", [](const RewardPlacement& o) {
+    return o.workers.has_value() && *o.workers < o.processes ? "must be at least processes" : "";
+  });
+}
+
+void describe(Schema<PlacementOptions>& s) {
+  s.field("reward", &PlacementOptions::reward, "Where responses are scored.");
+}
+
+}  // namespace tidemill::workflows

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// The keys of section `placement`: in which processes the roles of a run work. The help texts in
+// placement_options.cpp explain the keys.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "base/schema/schema.hpp"
+
+namespace tidemill::workflows {
+
+/// How the process of a run and another one exchange messages.
+enum class TransportChoice : std::uint8_t { kAuto, kShm, kZmq };
+
+/// Where the workers of the role "reward" are.
+struct RewardPlacement {
+  std::int32_t processes = 0;           // 0: the workers are in the process of the run
+  std::optional<std::int32_t> workers;  // absent: one in each process
+  TransportChoice transport = TransportChoice::kAuto;
+};
+
+/// Where the roles of a run are.
+struct PlacementOptions {
+  RewardPlacement reward;
+};
+
+/// Returns the number of workers.
+[[nodiscard]] std::uint32_t num_workers(const RewardPlacement& placement);
+
+void describe(EnumSchema<TransportChoice>& e);
+void describe(Schema<RewardPlacement>& s);
+void describe(Schema<PlacementOptions>& s);
+
+}  // namespace tidemill::workflows

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+// One thread starts all processes and waits for their ends. Linux ties PR_SET_PDEATHSIG to the
+// thread that starts a process, so the processes live no longer than that thread.
+#include "workflows/processes/child_processes.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <fcntl.h>
+#include <map>
+#include <mutex>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <system_error>
+#include <thread>
+#include <unistd.h>
+#include <utility>
+
+#include "base/check.hpp"
+#include "base/files/unique_fd.hpp"
+#include "base/result.hpp"
+#include "workflows/processes/worker_address.hpp"
+
+namespace tidemill::workflows {
+namespace {
+
+std::string error_text(int error) {
+  return std::system_category().message(error);
+}
+
+std::string end_text(const siginfo_t& end) {
+  if (end.si_code == CLD_EXITED) {
+    return "exit status " + std::to_string(end.si_status);
+  }
+  const char* name = ::sigdescr_np(end.si_status);
+  return "killed by signal " + std::to_string(end.si_status) + " (" +
+         (name != nullptr ? name : "unknown") + ")";
+}
+
+// The attributes and file actions of a new process.
+class SpawnPlan {
+public:
+  explicit SpawnPlan(const std::string& output) {
+    ::posix_spawnattr_init(&attributes_);
+    ::posix_spawn_file_actions_init(&files_);
+    sigset_t all;
+    sigset_t none;
+    ::sigfillset(&all);
+    ::sigemptyset(&none);
+    ::posix_spawnattr_setflags(
+        &attributes_, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
+    ::posix_spawnattr_setpgroup(&attributes_, 0);
+    ::posix_spawnattr_setsigdefault(&attributes_, &all);
+    ::posix_spawnattr_setsigmask(&attributes_, &none);
+    ::posix_spawn_file_actions_addopen(&files_, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    constexpr mode_t kMode = 0644;
+    ::posix_spawn_file_actions_addopen(&files_, STDOUT_FILENO, output.c_str(),
+                                       O_WRONLY | O_CREAT | O_APPEND, kMode);
+    ::posix_spawn_file_actions_adddup2(&files_, STDOUT_FILENO, STDERR_FILENO);
+    ::posix_spawn_file_actions_addclosefrom_np(&files_, STDERR_FILENO + 1);
+  }
+  SpawnPlan(const SpawnPlan&) = delete;
+  SpawnPlan& operator=(const SpawnPlan&) = delete;
+  ~SpawnPlan() {
+    ::posix_spawn_file_actions_destroy(&files_);
+    ::posix_spawnattr_destroy(&attributes_);
+  }
+
+  // Returns 0 or an errno.
+  int spawn(const char* program, char* const* argv, pid_t& pid) const {
+    return ::posix_spawn(&pid, program, &files_, &attributes_, argv, ::environ);
+  }
+
+private:
+  posix_spawnattr_t attributes_{};
+  posix_spawn_file_actions_t files_{};
+};
+
+}  // namespace
+
+class ChildProcesses::Impl {
+public:
+  Impl() : woken_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    TIDEMILL_CHECK(woken_.is_open()) << error_text(errno);
+    thread_ = std::thread([this] { run(); });
+  }
+  ~Impl() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    wake();
+    thread_.join();
+  }
+
+  std::uint64_t start(ChildProgram program, OnExit on_exit) {
+    std::uint64_t number = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      number = ++last_number_;
+      Child& child = children_[number];
+      child.program = std::move(program);
+      child.on_exit = std::move(on_exit);
+    }
+    wake();
+    return number;
+  }
+
+  void stop(std::uint64_t number) {
+    {
+      const std::lock_guard lock(mutex_);
+      const auto child = children_.find(number);
+      if (child == children_.end()) {
+        return;
+      }
+      child->second.stop = true;
+    }
+    wake();
+  }
+
+  int pid(std::uint64_t number) const {
+    const std::lock_guard lock(mutex_);
+    const auto child = children_.find(number);
+    return child == children_.end() ? 0 : child->second.pid;
+  }
+
+private:
+  struct Child {
+    ChildProgram program;
+    OnExit on_exit;
+    bool started = false;
+    bool stop = false;  // it shall end
+    pid_t pid = 0;
+    UniqueFd pidfd;
+    TimePoint kill_at = TimePoint::max();  // after SIGTERM
+  };
+  struct End {
+    OnExit on_exit;
+    std::string how;
+  };
+
+  void wake() const {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(woken_.get(), &one, sizeof one);
+  }
+
+  void run() {
+    for (;;) {
+      std::vector<End> ends;
+      {
+        const std::lock_guard lock(mutex_);
+        for (auto& [number, child] : children_) {
+          child.stop = child.stop || stopping_;
+        }
+        update(ends);
+        if (stopping_ && children_.empty() && ends.empty()) {
+          return;
+        }
+      }
+      for (const End& end : ends) {
+        end.on_exit(end.how);
+      }
+      if (ends.empty()) {
+        wait();
+      }
+    }
+  }
+
+  // Starts, stops and reaps what is due. Requires the lock.
+  void update(std::vector<End>& ends) {
+    const TimePoint now = clock_.now();
+    for (auto it = children_.begin(); it != children_.end();) {
+      Child& child = it->second;
+      std::string how;
+      if (!child.started) {
+        child.started = true;
+        how = child.stop ? "it was not started" : spawn(child);
+      } else if (siginfo_t end{};
+                 ::waitid(P_PID, static_cast<id_t>(child.pid), &end, WEXITED | WNOHANG) == 0 &&
+                 end.si_pid != 0) {
+        how = end_text(end);
+      }
+      if (!how.empty()) {
+        ends.push_back({std::move(child.on_exit), std::move(how)});
+        it = children_.erase(it);
+        continue;
+      }
+      if (child.stop && child.kill_at == TimePoint::max()) {
+        child.kill_at = now + kEndTime;
+        ::kill(child.pid, SIGTERM);
+      } else if (child.kill_at <= now) {
+        child.kill_at = TimePoint::max() - Duration(1);
+        ::kill(-child.pid, SIGKILL);
+      }
+      ++it;
+    }
+  }
+
+  // Returns why the process could not be started, or an empty text.
+  static std::string spawn(Child& child) {
+    std::vector<char*> argv{child.program.program.data()};
+    for (std::string& argument : child.program.arguments) {
+      argv.push_back(argument.data());
+    }
+    argv.push_back(nullptr);
+    const SpawnPlan plan(child.program.output.string());
+    const int error = plan.spawn(child.program.program.c_str(), argv.data(), child.pid);
+    if (error != 0) {
+      return "cannot start " + child.program.program + ": " + error_text(error);
+    }
+    child.pidfd = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, child.pid, 0)));
+    if (!child.pidfd.is_open()) {
+      const std::string why = error_text(errno);
+      ::kill(-child.pid, SIGKILL);
+      ::waitpid(child.pid, nullptr, 0);
+      return "cannot watch " + child.program.program + ": " + why;
+    }
+    return {};
+  }
+
+  // Waits until a process ends, has to be killed, or somebody calls.
+  void wait() {
+    std::vector<pollfd> files{{woken_.get(), POLLIN, 0}};
+    TimePoint until = TimePoint::max();
+    {
+      const std::lock_guard lock(mutex_);
+      for (const auto& [number, child] : children_) {
+        files.push_back({child.pidfd.get(), POLLIN, 0});
+        until = std::min(until, child.kill_at);
+      }
+    }
+    timespec limit{};
+    const bool limited = until < TimePoint::max() - Duration(1);
+    if (limited) {
+      const Duration left = std::max(until - clock_.now(), Duration::zero());
+      limit.tv_sec = std::chrono::duration_cast<std::chrono::seconds>(left).count();
+      limit.tv_nsec = (left % std::chrono::seconds(1)).count();
+    }
+    ::ppoll(files.data(), files.size(), limited ? &limit : nullptr, nullptr);
+    std::uint64_t count = 0;
+    [[maybe_unused]] const ssize_t got = ::read(woken_.get(), &count, sizeof count);
+  }
+
+  SystemClock clock_;
+  UniqueFd woken_;  // an event
+  mutable std::mutex mutex_;
+  std::map<std::uint64_t, Child> children_;
+  std::uint64_t last_number_ = 0;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+ChildProcesses::ChildProcesses() : impl_(std::make_unique<Impl>()) {}
+ChildProcesses::~ChildProcesses() = default;
+
+std::uint64_t ChildProcesses::start(ChildProgram program, OnExit on_exit) {
+  return impl_->start(std::move(program), std::move(on_exit));
+}
+
+void ChildProcesses::stop(std::uint64_t number) {
+  impl_->stop(number);
+}
+
+int ChildProcesses::pid(std::uint64_t number) const {
+  return impl_->pid(number);
+}
+
+bool end_with_parent(int parent) {
+  return ::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && ::getppid() == parent;
+}
+
+}  // namespace tidemill::workflows

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// The worker processes of a run on this host.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/result.hpp"
+#include "transport/connection.hpp"
+#include "transport/peer_link.hpp"
+#include "workflows/processes/child_processes.hpp"
+#include "workflows/processes/process_hub.hpp"
+#include "workflows/processes/worker_program.hpp"
+
+namespace tidemill::workflows {
+
+/// Child processes, and sockets at which they reach this process.
+class LocalProcesses final : public ProcessHub {
+public:
+  /// `directory` of the run gets a folder for sockets, and `processes.log`, which takes what the
+  /// processes write to stdout and stderr. `inform` takes a line for the user: once for each role,
+  /// which transport it uses and why.
+  LocalProcesses(std::filesystem::path directory, WorkerProgram program,
+                 std::function<void(const std::string&)> inform);
+  ~LocalProcesses() override;
+
+  [[nodiscard]] Result<WorkerProcessAddress> new_address(const std::string& role,
+                                                         TransportChoice transport,
+                                                         std::uint32_t incarnation) override;
+  std::uint64_t start(const std::string& role, const WorkerProcessAddress& address,
+                      OnExit on_exit) override;
+  void stop(std::uint64_t number) override { children_.stop(number); }
+  [[nodiscard]] transport::PeerLinks& links() override { return thread_.links(); }
+  [[nodiscard]] const Clock& clock() const override { return clock_; }
+
+private:
+  const std::filesystem::path directory_;
+  const WorkerProgram program_;
+  const std::function<void(const std::string&)> inform_;
+  const std::uint64_t run_;
+  SystemClock clock_;
+  transport::PeerLinkThread thread_;
+  std::mutex mutex_;  // of the next three
+  std::uint32_t last_process_ = 0;
+  std::map<std::string, std::unique_ptr<transport::Acceptor>> acceptors_;  // by transport
+  std::map<std::string, std::string> informed_;  // transports of which the user knows, by role
+  ChildProcesses children_;                      // destroyed first: it calls what uses the rest
+};
+
+/// Returns the arguments that carry an address.
+[[nodiscard]] std::vector<std::string> arguments_of(const WorkerProcessAddress& address);
+
+/// Returns a connector to the process of the run. Errors: `kInvalidArgument`.
+[[nodiscard]] Result<std::unique_ptr<transport::Connector>> connector_to(
+    const WorkerProcessAddress& address);
+
+}  // namespace tidemill::workflows

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run needs to work with processes of its own: it starts them, and has links to them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "base/clock.hpp"
+#include "base/result.hpp"
+#include "transport/peer_link.hpp"
+#include "workflows/placement_options.hpp"
+#include "workflows/processes/worker_address.hpp"
+
+namespace tidemill::workflows {
+
+/// The processes of a run besides its own. It must outlive all that uses it.
+///
+/// Threads: safe to call concurrently.
+class ProcessHub {
+public:
+  /// Called once for each process with how it ended, such as "exit status 3", "killed by signal 9
+  /// (Killed)" or why it could not be started. Must not call the hub.
+  using OnExit = std::function<void(const std::string& how)>;
+
+  ProcessHub() = default;
+  ProcessHub(const ProcessHub&) = delete;
+  ProcessHub& operator=(const ProcessHub&) = delete;
+  virtual ~ProcessHub() = default;
+
+  /// Returns the address at which a new process of `role` reaches the process of the run, which
+  /// listens there.
+  /// Errors: those of the acceptor.
+  [[nodiscard]] virtual Result<WorkerProcessAddress> new_address(const std::string& role,
+                                                                 TransportChoice transport,
+                                                                 std::uint32_t incarnation) = 0;
+  /// Starts the process of `role` that has this address, and returns its number in this object.
+  /// Does not wait.
+  virtual std::uint64_t start(const std::string& role, const WorkerProcessAddress& address,
+                              OnExit on_exit) = 0;
+  /// Ends the process with this number. Does not wait. Unknown numbers are ignored.
+  virtual void stop(std::uint64_t number) = 0;
+
+  [[nodiscard]] virtual transport::PeerLinks& links() = 0;
+  [[nodiscard]] virtual const Clock& clock() const = 0;
+};
+
+}  // namespace tidemill::workflows

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workflows/processes/worker_process.hpp"
+
+#include <future>
+#include <memory>
+#include <utility>
+
+#include <caf/all.hpp>
+
+#include "actors/remote/spawn.hpp"
+#include "workflows/actor_system.hpp"
+#include "workflows/process_limits.hpp"
+#include "workflows/processes/local_processes.hpp"
+
+namespace tidemill::workflows {
+
+using namespace tidemill::actors;  // NOLINT(google-build-using-namespace): this file connects them
+
+Status run_worker_process(const WorkerProcessAddress& address, const MakeWorker& make_worker) {
+  TIDEMILL_RETURN_IF_ERROR(check_threads(kActorSystemThreads));
+  TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<transport::Connector> connector,
+                            connector_to(address));
+  SystemClock clock;
+  transport::PeerLinkThread links;
+  ActorSystem actors;
+  const auto port = std::make_shared<PeerPort>(clock);
+  std::promise<std::string> ended;
+  std::future<std::string> end = ended.get_future();
+  const StreamConsumerActor stream = spawn_stream_proxy(actors.system(), port);
+  const auto host = std::make_shared<WorkerHostActor>();
+  const WorkerConnections connections{actors.system(), stream, [host](const std::string& line) {
+                                        caf::anon_send(*host, atom::record_v, line);
+                                      }};
+  WorkerHostDeps deps;
+  deps.port = port;
+  deps.make_worker = [&](const std::string& kind, std::uint32_t number) {
+    return make_worker(connections, kind, number);
+  };
+  deps.on_end = [&ended](const std::string& reason) { ended.set_value(reason); };
+  *host = spawn_worker_host(actors.system(), std::move(deps));
+  transport::PeerLinkOptions link;
+  link.session.run = address.run;
+  link.session.incarnation = address.incarnation;
+  link.session.self = address.process;
+  link.session.peer = 0;
+  link.connector = connector.get();
+  port->open(links.links(), link, caf::actor_cast<caf::strong_actor_ptr>(*host));
+  const std::string reason = end.get();
+  caf::anon_send_exit(stream, caf::exit_reason::user_shutdown);
+  return {Errc::kUnavailable, "the link to the process of the run has ended: " + reason};
+}
+
+}  // namespace tidemill::workflows

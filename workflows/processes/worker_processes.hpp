@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// The workers of a role in processes of their own.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include <caf/fwd.hpp>
+
+#include "actors/stream/handles.hpp"
+#include "workflows/processes/process_hub.hpp"
+#include "workflows/rl/worker_factory.hpp"
+
+namespace tidemill::workflows {
+
+/// The processes of a role.
+struct WorkerProcessesOptions {
+  std::string role;  // also the kind of its workers
+  std::uint32_t processes = 1;
+  std::uint32_t workers = 1;  // in all of them
+  TransportChoice transport = TransportChoice::kAuto;
+  std::function<void(const std::string&)> log;  // takes the lines of the workers
+};
+
+/// Returns a factory of workers, each in one of the role's processes. A process is started for the
+/// first worker that needs it, and again after its end. All processes end with the last copy of the
+/// factory. `hub` outlives it.
+[[nodiscard]] WorkerFactory remote_worker_factory(caf::actor_system& system, ProcessHub& hub,
+                                                  const WorkerProcessesOptions& options,
+                                                  std::uint32_t incarnation,
+                                                  const actors::StreamConsumerActor& stream);
+
+}  // namespace tidemill::workflows

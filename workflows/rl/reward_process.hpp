@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// A worker process of the role "reward".
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "base/result.hpp"
+#include "workflows/extensions.hpp"
+#include "workflows/processes/worker_address.hpp"
+#include "workflows/rl_options.hpp"
+
+namespace tidemill::workflows {
+
+/// What a reward process needs in addition to the options of its run.
+struct RewardProcess {
+  std::filesystem::path directory;  // of the run
+  std::string started;              // when the run began, "YYYY-MM-DDTHH:MM:SS"
+  Extensions extensions;            // those of the program that started the run
+  WorkerProcessAddress address;
+};
+
+/// Scores responses for the run that has started this process, until that ends it. Blocks.
+/// Errors: those of `TextCodec::load`; `kUnavailable` if the process of the run is gone.
+[[nodiscard]] Status run_reward_process(const RlOptions& options, const RewardProcess& process);
+
+}  // namespace tidemill::workflows
