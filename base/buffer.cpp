@@ -44,7 +44,7 @@ Buffer Buffer::wrap(std::shared_ptr<const void> owner, std::span<const std::byte
 
 Buffer Buffer::of_pool(std::shared_ptr<const void> owner, std::span<const std::byte> bytes,
                        const BufferIdentity& identity) {
-  TIDEMILL_CHECK(identity.offset == 0 && identity.length == bytes.size()) << to_string(identity);
+  TIDEMILL_CHECK(identity.length == bytes.size()) << to_string(identity);
   Buffer buffer;
   buffer.owner_ = std::move(owner);
   buffer.bytes_ = bytes;

@@ -77,8 +77,8 @@ public:
                                    std::span<const std::byte> bytes, DType dtype,
                                    const ReadableFile* file = nullptr);
 
-  /// Returns a handle to a whole segment of a pool. `owner` keeps `bytes` alive and unchanged.
-  /// Requires that `identity` begins at 0 and is as long as `bytes`.
+  /// Returns a handle to `bytes`, the range of a segment of a pool that `identity` names. `owner`
+  /// keeps them alive and unchanged. Requires that `identity` is as long as `bytes`.
   [[nodiscard]] static Buffer of_pool(std::shared_ptr<const void> owner,
                                       std::span<const std::byte> bytes,
                                       const BufferIdentity& identity);

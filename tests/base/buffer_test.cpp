@@ -87,6 +87,23 @@ TEST(Buffer, ASegmentOfAPoolHasTheIdentityThatThePoolGivesIt) {
   EXPECT_EQ(text_of(buffer.slice(7, 6, DType::kU8)), "memory");
 }
 
+TEST(Buffer, SeveralBuffersCanShareASegmentOfAPool) {
+  const std::string memory = "memory";
+  const BufferIdentity identity{9, 2, 5, 100, memory.size(), DType::kU8};
+  const Buffer buffer = Buffer::of_pool(nullptr, std::as_bytes(std::span(memory)), identity);
+  EXPECT_EQ(text_of(buffer), memory);
+  const Buffer part = buffer.slice(3, 3, DType::kU8);
+  EXPECT_EQ(part.identity(), (BufferIdentity{9, 2, 5, 103, 3, DType::kU8}));
+  EXPECT_EQ(text_of(part), "ory");
+}
+
+TEST(BufferDeathTest, TheIdentityOfAPoolIsAsLongAsTheBytes) {
+  const std::string memory = "memory";
+  const auto bytes = std::as_bytes(std::span(memory));
+  EXPECT_DEATH(static_cast<void>(Buffer::of_pool(nullptr, bytes, {9, 2, 5, 0, 5, DType::kU8})),
+               "buffer 9.2.5\\+0, 5 bytes");
+}
+
 TEST(HeapAllocator, AllocatesAlignedMemoryThatFillWrites) {
   Buffer buffer;
   {
