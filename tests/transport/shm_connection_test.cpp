@@ -128,7 +128,7 @@ INSTANTIATE_TEST_SUITE_P(
         LoadCase{"small", {}, 2, 50'000, 64},
         LoadCase{"small_in_tiny_ring", {.ring_bytes = 4096}, 2, 10'000, 64},
         LoadCase{"without_spin", {.ring_bytes = 4096, .spin = Duration::zero()}, 2, 10'000, 200},
-        LoadCase{"larger_than_the_ring", {.ring_bytes = 64 * 1024}, 1, 12, 3 * kMiB},
+        LoadCase{"larger_than_the_ring", {.ring_bytes = kMiB / 16}, 1, 12, 3 * kMiB},
         LoadCase{"large", {}, 2, 8, 4 * kMiB + 13}),
     [](const auto& test) { return std::string(test.param.name); });
 

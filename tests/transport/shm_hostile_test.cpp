@@ -486,18 +486,18 @@ TEST(ShmHostile, AWriterThatGoesOnAfterItsEndIsNotReadWithoutEnd) {
 // Sets a soft limit of this process while it exists.
 class SoftLimit {
 public:
-  SoftLimit(int resource, rlim_t limit) : resource_(resource) {
-    TIDEMILL_CHECK(::getrlimit(__rlimit_resource(resource), &before_) == 0);
+  SoftLimit(decltype(RLIMIT_NOFILE) resource, rlim_t limit) : resource_(resource) {
+    TIDEMILL_CHECK(::getrlimit(resource, &before_) == 0);
     rlimit now = before_;
     now.rlim_cur = limit;
-    TIDEMILL_CHECK(::setrlimit(__rlimit_resource(resource), &now) == 0);
+    TIDEMILL_CHECK(::setrlimit(resource, &now) == 0);
   }
   SoftLimit(const SoftLimit&) = delete;
   SoftLimit& operator=(const SoftLimit&) = delete;
-  ~SoftLimit() { (void)::setrlimit(__rlimit_resource(resource_), &before_); }
+  ~SoftLimit() { (void)::setrlimit(resource_, &before_); }
 
 private:
-  int resource_;
+  decltype(RLIMIT_NOFILE) resource_;
   rlimit before_{};
 };
 

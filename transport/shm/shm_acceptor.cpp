@@ -33,7 +33,7 @@ namespace {
 // How long the acceptor leaves the socket alone if it cannot accept for lack of descriptors or
 // memory. The connection stays in the kernel's queue meanwhile, so asking again at once would be a
 // loop without a pause.
-constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
+constexpr Duration kAcceptRetryPause = std::chrono::milliseconds(100);
 
 class ShmAcceptor final : public Acceptor {
 public:
@@ -112,7 +112,7 @@ void ShmAcceptor::accept(TimePoint now) {
   if (!socket.is_open()) {
     // Otherwise the process has gone again.
     if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-      accept_from_ = now + kAcceptPause;
+      accept_from_ = now + kAcceptRetryPause;
     }
     return;
   }
