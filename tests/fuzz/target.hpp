@@ -55,6 +55,7 @@ void put_file(const std::string& path, std::string_view bytes);
 /// A fuzz target: runs the checks on one input.
 using Target = void (*)(std::string_view input);
 
+void actor_message(std::string_view input);
 void adapter_config(std::string_view input);
 void api_request(std::string_view input);
 void chat_template(std::string_view input);
