@@ -32,7 +32,11 @@ PeerMessage::~PeerMessage() {
 void PeerPort::open(transport::PeerLinks& links, const transport::PeerLinkOptions& options,
                     caf::strong_actor_ptr receiver) {
   const std::lock_guard lock(mutex_);
-  TIDEMILL_CHECK(link_ == nullptr) << "opened twice";
+  TIDEMILL_CHECK(link_ == nullptr && receiver_ == nullptr) << "opened twice";
+  if (!end_.ok()) {
+    caf::anon_send(caf::actor_cast<caf::actor>(receiver), atom::closed_v, end_.message());
+    return;
+  }
   receiver_ = std::move(receiver);
   link_ = links.open(options, *this);
   send_waiting();
@@ -161,8 +165,13 @@ void PeerPort::send(Waiting message, std::unique_lock<std::mutex> lock) {
   if (waiting_bytes_ > kMaxWaitingBytes) {
     const std::shared_ptr<transport::PeerLink> link = link_;
     lock.unlock();  // the link calls `on_ended`
-    link->end("the process reads none of " + std::to_string(kMaxWaitingBytes) +
-              " bytes that wait for it");
+    const std::string reason =
+        "the process reads none of " + std::to_string(kMaxWaitingBytes) + " bytes that wait for it";
+    if (link != nullptr) {
+      link->end(reason);
+    } else {
+      on_ended({Errc::kUnavailable, reason});
+    }
   }
 }
 

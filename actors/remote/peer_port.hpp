@@ -60,7 +60,8 @@ public:
   ~PeerPort() override = default;
 
   /// Opens the link. `receiver` gets `atom::deliver` with each message that is no reply, and
-  /// `atom::closed` with the reason when the link has ended. What is sent before waits.
+  /// `atom::closed` with the reason when the link has ended, which may be before it is opened. What
+  /// is sent before waits.
   void open(transport::PeerLinks& links, const transport::PeerLinkOptions& options,
             caf::strong_actor_ptr receiver);
   /// Closes the link. Calls without a reply fail. Not from inside a call of the link.

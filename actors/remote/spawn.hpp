@@ -34,7 +34,8 @@ struct WorkerGateDeps {
   StreamConsumerActor stream;
   /// Takes a line of the process for the log of the run. May be empty.
   std::function<void(const std::string&)> log;
-  /// Called when the gate has ended, with the reason. May be empty.
+  /// Called when the gate has ended because the process is lost or breaks the rules, with the
+  /// reason. Not called if the gate is killed. May be empty.
   std::function<void(const Status&)> on_end;
 };
 

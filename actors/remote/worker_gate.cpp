@@ -2,6 +2,7 @@
 // The gate of another process: passes the requests of its workers on to the stream, and replies
 // with the results. A process may speak for its own workers only.
 #include <map>
+#include <span>
 #include <utility>
 
 #include <caf/all.hpp>
@@ -9,6 +10,7 @@
 #include "actors/deadlines.hpp"
 #include "actors/errors.hpp"
 #include "actors/remote/spawn.hpp"
+#include "actors/stream/spawn.hpp"
 #include "actors/stream/worker_leases.hpp"
 
 namespace tidemill::actors {
@@ -54,31 +56,73 @@ void reply(Self self, std::uint64_t number, MessageKind kind, const Reply& conte
   self->state.deps.port->reply(number, kind, to_wire(content));
 }
 
-// Gives back the rows that do not fit into one message. The others are replied with.
-void reply_with_rows(Self self, std::uint64_t number, const LeaseRequest& request,
-                     LeaseReply rows) {
-  Buffer body = to_wire(rows);
-  LeaseUpdate left{.task = request.task, .consumer = request.consumer};
-  left.release = storage::Release::kLeft;
-  left.reason = "too many rows for one message";
-  while (body.size_bytes() > transport::kMaxBodyBytes && !rows.rows.empty()) {
-    for (std::size_t keep = rows.rows.size() / 2; rows.rows.size() > keep;) {
-      left.rows.push_back({rows.rows.back().lease});
-      rows.rows.pop_back();
+bool takes_groups(storage::TaskId task) {
+  const auto tasks = sample_stream_options({}).tasks;
+  return task.value < tasks.size() && tasks[task.value].unit == storage::DeliveryUnit::kGroup;
+}
+
+// Returns how many of the rows to keep: about half of them, but no part of a group if `groups`.
+// Returns all if they are one unit.
+std::size_t half_of(const std::vector<storage::LeasedRow>& rows, bool groups) {
+  const auto is_cut = [&](std::size_t keep) {
+    return keep == rows.size() || !groups || rows[keep].row.group != rows[keep - 1].row.group;
+  };
+  for (std::size_t keep = rows.size() / 2; keep > 0; --keep) {
+    if (is_cut(keep)) {
+      return keep;
     }
-    if (rows.rows.empty()) {
-      left.release = storage::Release::kFailed;
-      left.reason =
-          "a row of " + std::to_string(body.size_bytes()) + " bytes is too large for one message";
-      rows.waiting_for = left.reason;
-    }
-    body = to_wire(rows);
   }
-  self->state.deps.port->reply(number, MessageKind::kLeaseReply, std::move(body));
-  if (!left.rows.empty()) {
-    self->request(self->state.deps.stream, kReplyMargin, atom::nack_v, std::move(left))
+  std::size_t keep = 1;  // the first group is more than half, or there is one row
+  while (!is_cut(keep)) {
+    ++keep;
+  }
+  return keep;
+}
+
+void give_back(Self self, const LeaseRequest& request, std::span<const storage::LeasedRow> rows,
+               storage::Release release, const std::string& reason) {
+  LeaseUpdate back{.task = request.task, .consumer = request.consumer};
+  back.release = release;
+  back.reason = reason;
+  for (const storage::LeasedRow& row : rows) {
+    back.rows.push_back({row.lease});
+  }
+  if (!rows.empty()) {
+    self->request(self->state.deps.stream, kReplyMargin, atom::nack_v, std::move(back))
         .then([](const storage::Settlement&) {}, [](const caf::error&) {});
   }
+}
+
+// Replies with the rows that fit into one message, and gives the others back. The first row, or
+// group if the task takes groups, counts as failed if it does not fit alone.
+void reply_with_rows(Self self, std::uint64_t number, const LeaseRequest& request,
+                     const LeaseReply& leased) {
+  LeaseReply reply = leased;
+  Buffer body = to_wire(reply);
+  std::size_t failed = 0;  // rows, from the first
+  while (body.size_bytes() > transport::kMaxBodyBytes && !reply.rows.empty()) {
+    std::size_t keep = half_of(reply.rows, takes_groups(request.task));
+    if (keep == reply.rows.size()) {
+      failed = std::exchange(keep, 0);
+      reply.waiting_for = std::string(failed == 1 ? "a row" : "a group") + " of " +
+                          std::to_string(body.size_bytes()) + " bytes is too large for one message";
+    }
+    reply.rows.resize(keep);
+    reply.whole = false;
+    body = to_wire(reply);
+  }
+  self->state.deps.port->reply(number, MessageKind::kLeaseReply, std::move(body));
+  const std::span<const storage::LeasedRow> rows(leased.rows);
+  give_back(self, request, rows.first(failed), storage::Release::kFailed, reply.waiting_for);
+  give_back(self, request, rows.subspan(failed + reply.rows.size()), storage::Release::kLeft,
+            "too many rows for one message");
+}
+
+// Replies that the process does not run `what`.
+void refuse(Self self, std::uint64_t number, const std::string& what) {
+  reply(self, number, MessageKind::kFailure,
+        Status(Errc::kNotFound,
+               "worker gate: process " + self->state.deps.process + " runs no " + what));
 }
 
 // Decodes a request, and checks that its consumer is a worker of the process. If not, ends the gate
@@ -91,9 +135,7 @@ std::optional<Request> read_request(Self self, const PeerMessage& message) {
     return std::nullopt;
   }
   if (!self->state.workers.contains(request.value().consumer)) {
-    reply(self, message.number, MessageKind::kFailure,
-          Status(Errc::kNotFound,
-                 self->state.deps.process + ": runs no worker " + request.value().consumer));
+    refuse(self, message.number, "worker " + request.value().consumer);
     return std::nullopt;
   }
   return std::move(request).value();
@@ -141,6 +183,27 @@ void settle_request(Self self, Verb verb, const PeerMessage& message) {
   }
 }
 
+// A verdict names no consumer, so any worker of the process may have sent it.
+void retire(Self self, const PeerMessage& message) {
+  auto verdict = from_wire<GroupVerdict>(message.body);
+  if (!verdict.ok()) {
+    end(self, verdict.status());
+  } else if (self->state.workers.empty()) {
+    refuse(self, message.number, "worker");
+  } else {
+    settle(self, atom::retire_v, message.number, std::move(verdict).value());
+  }
+}
+
+void log(Self self, const PeerMessage& message) {
+  const auto line = from_wire<LogLine>(message.body);
+  if (!line.ok()) {
+    end(self, line.status());
+  } else if (self->state.deps.log) {
+    self->state.deps.log(line.value().text);
+  }
+}
+
 void on_worker_ended(Self self, const PeerMessage& message) {
   const auto ended = from_wire<WorkerEnded>(message.body);
   if (!ended.ok()) {
@@ -177,14 +240,9 @@ void on_request(Self self, const PeerMessage& message) {
     case MessageKind::kAck: return settle_request<AckRequest>(self, atom::ack_v, message);
     case MessageKind::kNack: return settle_request<LeaseUpdate>(self, atom::nack_v, message);
     case MessageKind::kRenew: return settle_request<LeaseUpdate>(self, atom::renew_v, message);
+    case MessageKind::kRetire: return retire(self, message);
     case MessageKind::kWorkerEnded: return on_worker_ended(self, message);
-    case MessageKind::kLogLine: {
-      const auto line = from_wire<LogLine>(message.body);
-      if (line.ok() && self->state.deps.log) {
-        self->state.deps.log(line.value().text);
-      }
-      return;
-    }
+    case MessageKind::kLogLine: return log(self, message);
     default:
       end(self, corrupt_data("a message of kind " + std::to_string(static_cast<int>(message.kind)) +
                              ", which no worker sends"));

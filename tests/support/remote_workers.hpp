@@ -4,7 +4,6 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,33 +28,33 @@ class RemoteWorkers {
 public:
   /// Spawns a worker that uses this stream.
   using Make = std::function<caf::actor(const actors::StreamConsumerActor& stream)>;
+  /// Changes the options of the sessions.
+  using Configure = std::function<void(SimulatedPeers&)>;
 
-  RemoteWorkers(caf::actor_system& system, const actors::StreamConsumerActor& stream, Make make)
+  RemoteWorkers(
+      caf::actor_system& system, const actors::StreamConsumerActor& stream, Make make,
+      const Configure& configure = [](SimulatedPeers& peers) { peers.without_heartbeats(); })
       : system_(system), peers_(system, 1) {
-    peers_.without_heartbeats();
+    configure(peers_);
     const SimulatedPeers::Ports ports = peers_.make_ports();
     gate_ = actors::spawn_worker_gate(
         system,
         {"worker-1", ports.owner, stream, [this](const std::string& line) { log_.push_back(line); },
-         [this](const Status& why) { gate_end_ = why; }});
-    const actors::StreamConsumerActor proxy = actors::spawn_stream_proxy(system, ports.worker);
-    proxy_ = caf::actor_cast<caf::actor>(proxy);
+         [this](const Status& why) { gate_ends_.push_back(why); }});
+    proxy_ = actors::spawn_stream_proxy(system, ports.worker);
     actors::WorkerHostDeps deps;
     deps.port = ports.worker;
-    deps.make_worker = [proxy, make = std::move(make), this](
+    deps.make_worker = [proxy = proxy_, make = std::move(make), this](
                            const std::string& kind,
                            std::uint32_t number) -> Result<actors::WorkerSpec> {
       if (kind == "missing") {
         return Status(Errc::kNotFound, "no workers of this kind");
       }
       return actors::WorkerSpec{kind + "-" + std::to_string(number),
-                                [this, make, proxy] {
-                                  started_ = make(proxy);
-                                  return started_;
-                                },
+                                [this, make, proxy] { return started_.emplace_back(make(proxy)); },
                                 kind};
     };
-    deps.on_end = [this](const std::string& why) { host_end_ = why; };
+    deps.on_end = [this](const std::string& why) { host_ends_.push_back(why); };
     host_ = actors::spawn_worker_host(system, std::move(deps));
     peers_.open(ports, caf::actor_cast<caf::strong_actor_ptr>(gate_),
                 caf::actor_cast<caf::strong_actor_ptr>(host_));
@@ -67,28 +66,34 @@ public:
 
   /// Has the process start a worker, for which the returned actor stands.
   actors::RemoteWorkerActor start(const std::string& kind, std::uint32_t number) {
-    return actors::spawn_remote_worker(system_, gate_,
-                                       {kind + "-" + std::to_string(number), kind, number});
+    return start({kind + "-" + std::to_string(number), kind, number});
+  }
+  actors::RemoteWorkerActor start(const actors::StartWorker& worker) {
+    return actors::spawn_remote_worker(system_, gate_, worker);
   }
 
   /// Ends the process, as if it were killed.
   void stop() {
     peers_.stop();
-    for (const caf::actor& actor : {proxy_, caf::actor_cast<caf::actor>(host_), started_}) {
-      if (actor) {
-        caf::anon_send_exit(actor, caf::exit_reason::kill);
-      }
+    for (const caf::actor& worker : std::exchange(started_, {})) {
+      caf::anon_send_exit(worker, caf::exit_reason::kill);
     }
-    proxy_ = started_ = nullptr;
+    caf::anon_send_exit(proxy_, caf::exit_reason::kill);
+    caf::anon_send_exit(host_, caf::exit_reason::kill);
     caf::anon_send_exit(gate_, caf::exit_reason::kill);
   }
 
-  [[nodiscard]] const caf::actor& started() const { return started_; }
+  /// Returns the workers that the process has started, those that have ended included.
+  [[nodiscard]] const std::vector<caf::actor>& started() const { return started_; }
   [[nodiscard]] const std::vector<std::string>& log() const { return log_; }
-  [[nodiscard]] const std::optional<Status>& gate_end() const { return gate_end_; }
-  [[nodiscard]] const std::optional<std::string>& host_end() const { return host_end_; }
+  /// Returns the calls of `on_end` of the gate and of the host.
+  [[nodiscard]] const std::vector<Status>& gate_ends() const { return gate_ends_; }
+  [[nodiscard]] const std::vector<std::string>& host_ends() const { return host_ends_; }
   [[nodiscard]] const SimulatedPeers::Ports& ports() const { return ports_; }
+  [[nodiscard]] const actors::WorkerGateActor& gate() const { return gate_; }
   [[nodiscard]] const actors::WorkerHostActor& host() const { return host_; }
+  /// Returns the stream as the workers see it.
+  [[nodiscard]] const actors::StreamConsumerActor& stream() const { return proxy_; }
 
 private:
   caf::actor_system& system_;
@@ -96,11 +101,11 @@ private:
   SimulatedPeers::Ports ports_;
   actors::WorkerGateActor gate_;
   actors::WorkerHostActor host_;
-  caf::actor proxy_;
-  caf::actor started_;  // the last worker
+  actors::StreamConsumerActor proxy_;
+  std::vector<caf::actor> started_;
   std::vector<std::string> log_;
-  std::optional<Status> gate_end_;
-  std::optional<std::string> host_end_;
+  std::vector<Status> gate_ends_;
+  std::vector<std::string> host_ends_;
 };
 
 }  // namespace tidemill::test

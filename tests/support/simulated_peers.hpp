@@ -57,6 +57,9 @@ public:
     session_.max_unreachable = std::chrono::hours(24);
   }
 
+  /// Returns the options of the sessions, to be changed before `open`.
+  [[nodiscard]] transport::PeerSessionOptions& session() { return session_; }
+
   /// Starts a process: makes a port of the owner to it, and its port to the owner.
   struct Ports {
     std::shared_ptr<actors::PeerPort> owner;

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// The contract of actors/remote/peer_port.hpp.
+#include "actors/remote/peer_port.hpp"
+
+#include <chrono>
+#include <cstring>
+#include <list>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/actor_test.hpp"
+#include "tests/support/simulated_peers.hpp"
+
+namespace tidemill::test {
+namespace {
+
+using actors::MessageKind;
+using actors::PeerMessagePtr;
+using namespace std::chrono_literals;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// What an actor at a port has received.
+struct Received {
+  std::vector<PeerMessagePtr> messages;  // until the test drops them
+  std::vector<std::string> closed;
+};
+
+Buffer numbered(std::uint64_t number, std::size_t bytes = sizeof(std::uint64_t)) {
+  std::vector<std::byte> body(bytes);
+  std::memcpy(body.data(), &number, sizeof(number));
+  return Buffer::adopt(std::move(body), DType::kU8);
+}
+
+class PeerPortTest : public ActorTest {
+protected:
+  void SetUp() override { peers_.emplace(system(), 1); }
+  void TearDown() override {
+    peers_->stop();
+    ActorTest::TearDown();
+  }
+  caf::strong_actor_ptr receiver(Received& received) {
+    return caf::actor_cast<caf::strong_actor_ptr>(
+        keep(system().spawn([&received](caf::event_based_actor*) {
+          return caf::behavior{
+              [&received](atom::deliver, const PeerMessagePtr& message) {
+                received.messages.push_back(message);
+              },
+              [&received](atom::closed, const std::string& why) { received.closed.push_back(why); },
+          };
+        })));
+  }
+  void open() {
+    ports_ = peers_->make_ports();
+    peers_->open(ports_, receiver(at_owner_), receiver(at_worker_));
+    drain();
+  }
+  static std::vector<std::uint64_t> numbers(const Received& received) {
+    std::vector<std::uint64_t> numbers;
+    for (const PeerMessagePtr& message : received.messages) {
+      std::uint64_t number = 0;
+      std::memcpy(&number, message->body.bytes().data(), sizeof(number));
+      numbers.push_back(number);
+    }
+    return numbers;
+  }
+  void wait(Duration time) {
+    for (; time > 0ms; time -= 100ms) {
+      advance(100ms);
+    }
+  }
+
+  std::list<Received> callers_;  // as long as their actors
+  Received at_owner_;
+  Received at_worker_;
+  std::optional<SimulatedPeers> peers_;
+  SimulatedPeers::Ports ports_;
+};
+
+TEST_F(PeerPortTest, MessagesWaitUntilThePortIsOpen) {
+  ports_ = peers_->make_ports();
+  ports_.worker->tell(MessageKind::kLogLine, numbered(1));
+  ports_.worker->tell(MessageKind::kLogLine, numbered(2));
+  peers_->open(ports_, receiver(at_owner_), receiver(at_worker_));
+  drain();
+  EXPECT_THAT(numbers(at_owner_), ElementsAre(1, 2));
+}
+
+TEST_F(PeerPortTest, ACallGetsItsReply) {
+  open();
+  Received& caller = callers_.emplace_back();
+  const std::uint64_t call =
+      ports_.worker->call(MessageKind::kLease, numbered(5), 10s, receiver(caller));
+  drain();
+  ASSERT_EQ(at_owner_.messages.size(), 1U);
+  EXPECT_EQ(at_owner_.messages[0]->kind, MessageKind::kLease);
+  EXPECT_EQ(at_owner_.messages[0]->call, 0U);
+  ports_.owner->reply(at_owner_.messages[0]->number, MessageKind::kLeaseReply, numbered(6));
+  wait(20s);
+  ASSERT_EQ(caller.messages.size(), 1U);
+  EXPECT_EQ(caller.messages[0]->call, call);
+  EXPECT_EQ(caller.messages[0]->kind, MessageKind::kLeaseReply);
+  EXPECT_TRUE(caller.messages[0]->failure.ok());
+  EXPECT_THAT(numbers(caller), ElementsAre(6));
+  EXPECT_TRUE(at_worker_.messages.empty()) << "a reply goes to the caller only";
+}
+
+TEST_F(PeerPortTest, ACallWithoutReplyFailsOnceAtItsDeadline) {
+  open();
+  Received& caller = callers_.emplace_back();
+  ports_.worker->call(MessageKind::kLease, numbered(5), 10s, receiver(caller));
+  wait(9900ms);
+  EXPECT_TRUE(caller.messages.empty());
+  wait(100ms);
+  ASSERT_EQ(caller.messages.size(), 1U);
+  EXPECT_EQ(caller.messages[0]->failure.code(), Errc::kTimeout);
+  ports_.owner->reply(at_owner_.messages.at(0)->number, MessageKind::kLeaseReply, numbered(6));
+  wait(10s);
+  EXPECT_EQ(caller.messages.size(), 1U) << "a late reply is dropped";
+}
+
+TEST_F(PeerPortTest, AReplyThatIsTooLargeIsReplacedByTheFailure) {
+  peers_->session().max_body_bytes = 1000;
+  open();
+  Received& caller = callers_.emplace_back();
+  ports_.worker->call(MessageKind::kLease, numbered(5), 10s, receiver(caller));
+  drain();
+  ports_.owner->reply(at_owner_.messages.at(0)->number, MessageKind::kLeaseReply,
+                      numbered(6, 1001));
+  drain();
+  ASSERT_EQ(caller.messages.size(), 1U);
+  ASSERT_EQ(caller.messages[0]->kind, MessageKind::kFailure);
+  const auto failure = actors::from_wire<actors::Failure>(caller.messages[0]->body);
+  ASSERT_TRUE(failure.ok());
+  EXPECT_EQ(failure.value().status.code(), Errc::kInvalidArgument);
+  EXPECT_THAT(failure.value().status.message(), HasSubstr("1001 bytes is too large"));
+}
+
+TEST_F(PeerPortTest, ACallThatIsTooLargeFailsAndTheNextOneIsSent) {
+  peers_->session().max_body_bytes = 1000;
+  open();
+  Received& caller = callers_.emplace_back();
+  ports_.worker->call(MessageKind::kAck, numbered(5, 1001), 10s, receiver(caller));
+  ports_.worker->call(MessageKind::kAck, numbered(7), 10s, receiver(caller));
+  drain();
+  ASSERT_EQ(caller.messages.size(), 1U);
+  EXPECT_EQ(caller.messages[0]->failure.code(), Errc::kInvalidArgument);
+  EXPECT_THAT(numbers(at_owner_), ElementsAre(7));
+}
+
+// The receiver keeps what it has received, so the sender gets no credit.
+TEST_F(PeerPortTest, MessagesForASlowReceiverWaitInTheirOrder) {
+  auto& session = peers_->session();
+  session.max_body_bytes = 1000;
+  session.send_bytes = session.receive_bytes = 4000;
+  open();
+  std::vector<std::uint64_t> all;
+  for (std::uint64_t i = 0; i < 100; ++i) {
+    ports_.worker->tell(MessageKind::kLogLine, numbered(i, 900));
+    all.push_back(i);
+  }
+  wait(60s);
+  EXPECT_THAT(numbers(at_owner_), ElementsAre(0, 1));  // 2 * (900 + 512) of 4000 bytes
+  std::vector<std::uint64_t> arrived;
+  for (int round = 0; round < 100 && arrived.size() < all.size(); ++round) {
+    const std::vector<std::uint64_t> some = numbers(at_owner_);
+    EXPECT_LE(some.size(), 2U);
+    arrived.insert(arrived.end(), some.begin(), some.end());
+    at_owner_.messages.clear();
+    drain();
+  }
+  EXPECT_EQ(arrived, all);
+  EXPECT_TRUE(at_owner_.closed.empty());
+}
+
+TEST_F(PeerPortTest, APeerThatReadsNothingLosesItsLink) {
+  open();
+  const Buffer large = Buffer::adopt(std::vector<std::byte>(transport::kMaxBodyBytes), DType::kU8);
+  std::size_t sent = 0;
+  while (at_worker_.closed.empty() && sent < 100) {
+    ports_.worker->tell(MessageKind::kLogLine, large);
+    ++sent;
+    drain();
+  }
+  EXPECT_GT(sent, actors::PeerPort::kMaxWaitingBytes / large.size_bytes());
+  EXPECT_THAT(at_worker_.closed,
+              ElementsAre("the process reads none of 536870912 bytes that wait for it"));
+}
+
+TEST_F(PeerPortTest, APortThatIsNeverOpenedDoesNotKeepMoreThanALinkMay) {
+  ports_ = peers_->make_ports();
+  const Buffer large = Buffer::adopt(std::vector<std::byte>(transport::kMaxBodyBytes), DType::kU8);
+  Received& caller = callers_.emplace_back();
+  ports_.worker->call(MessageKind::kLease, numbered(1), 10s, receiver(caller));
+  for (int i = 0; i < 40; ++i) {
+    ports_.worker->tell(MessageKind::kLogLine, large);
+  }
+  drain();
+  ASSERT_EQ(caller.messages.size(), 1U);
+  EXPECT_EQ(caller.messages[0]->failure.code(), Errc::kUnavailable);
+  peers_->open(ports_, receiver(at_owner_), receiver(at_worker_));
+  drain();
+  EXPECT_EQ(at_worker_.closed.size(), 1U) << "the receiver learns that there is no link";
+}
+
+TEST_F(PeerPortTest, APortThatWasClosedBeforeItIsOpenedTellsItsReceiver) {
+  ports_ = peers_->make_ports();
+  ports_.worker->close("its host has ended");
+  peers_->open(ports_, receiver(at_owner_), receiver(at_worker_));
+  drain();
+  EXPECT_THAT(at_worker_.closed, ElementsAre("its host has ended"));
+}
+
+TEST_F(PeerPortTest, TheEndFailsAllCallsAndIsToldOnce) {
+  open();
+  Received& caller = callers_.emplace_back();
+  ports_.worker->call(MessageKind::kLease, numbered(1), 10s, receiver(caller));
+  ports_.worker->call(MessageKind::kLease, numbered(2), 10s, receiver(caller));
+  ports_.worker->close("bye");
+  ports_.worker->close("again");
+  ports_.worker->call(MessageKind::kLease, numbered(3), 10s, receiver(caller));
+  ports_.worker->tell(MessageKind::kLogLine, numbered(4));
+  wait(20s);
+  ASSERT_EQ(caller.messages.size(), 3U);
+  for (const PeerMessagePtr& failed : caller.messages) {
+    EXPECT_EQ(failed->failure.code(), Errc::kUnavailable);
+    EXPECT_THAT(failed->failure.message(), HasSubstr("bye"));
+  }
+  EXPECT_THAT(at_worker_.closed, ElementsAre("bye"));
+}
+
+}  // namespace
+}  // namespace tidemill::test
