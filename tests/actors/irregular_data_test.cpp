@@ -452,7 +452,7 @@ TEST_F(LimitTest, RowsOfExactlyTheLargestStalenessAreTrainedAndOlderOnesAreDropp
   const auto both = lease(SampleTask::kTrain, 2, 2);
   ASSERT_TRUE(both.ok()) << "step 3 at version 5";
   EXPECT_EQ(both.value().rows.size(), 2U);
-  caf::anon_send(stream_, atom::release_v, std::string("consumer"));
+  caf::anon_send(stream_, atom::release_v, std::string("consumer-0"));
   publish(6);
   const auto fresh = lease(SampleTask::kTrain, 2, 1);
   ASSERT_TRUE(fresh.ok());

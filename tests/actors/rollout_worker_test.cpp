@@ -10,6 +10,7 @@
 #include "tests/actors/sample_rows.hpp"
 #include "tests/support/actor_test.hpp"
 #include "tests/support/fake_actors.hpp"
+#include "tests/support/remote_workers.hpp"
 
 namespace tidemill::test {
 namespace {
@@ -20,13 +21,13 @@ using engines::FinishReason;
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
-class RolloutWorkerTest : public ActorTest {
+class RolloutWorkerFixture : public ActorTest {
 protected:
-  void SetUp() override {
+  // Starts the worker. If it `is_remote`, it reaches its stream through a process boundary.
+  void start(bool is_remote) {
     stream_handle_ = keep(spawn_fake_stream(system(), stream_));
     device_handle_ = keep(spawn_fake_device(system(), device_));
     actors::RolloutWorkerDeps deps;
-    deps.stream = stream_handle_;
     deps.serving = device_handle_;
     deps.max_in_flight = 4;
     deps.max_failed = 3;
@@ -35,8 +36,25 @@ protected:
     deps.stop_ids = {2};
     deps.stop_strings = {"end"};
     deps.sampling.temperature = 0.5F;
-    worker_ = keep(actors::spawn_rollout_worker(system(), std::move(deps)));
+    if (is_remote) {
+      remote_.emplace(system(), stream_handle_, [&](const actors::StreamConsumerActor& stream) {
+        deps.stream = stream;
+        worker_ = keep(actors::spawn_rollout_worker(system(), deps));
+        return caf::actor_cast<caf::actor>(worker_);
+      });
+      keep(remote_->start("rollout", 0));
+      drain();
+    } else {
+      deps.stream = stream_handle_;
+      worker_ = keep(actors::spawn_rollout_worker(system(), std::move(deps)));
+    }
     exit_ = exit_of(worker_);
+  }
+  void TearDown() override {
+    if (remote_.has_value()) {
+      remote_->stop();
+    }
+    ActorTest::TearDown();
   }
   static storage::LeasedRow row(std::uint64_t id, std::uint64_t generation = 1) {
     storage::LeasedRow leased;
@@ -63,15 +81,30 @@ protected:
     drain();
   }
 
+  // Lets a day pass. A link that does nothing for a whole day ends.
+  void pass_a_day() {
+    advance(12h);
+    advance(12h);
+  }
+
   std::shared_ptr<FakeStream> stream_ = std::make_shared<FakeStream>();
   std::shared_ptr<FakeDevice> device_ = std::make_shared<FakeDevice>();
   actors::StreamActor stream_handle_;
   actors::DeviceActor device_handle_;
   actors::RolloutWorkerActor worker_;
   std::shared_ptr<std::optional<Status>> exit_;
+  std::optional<RemoteWorkers> remote_;
 };
 
-TEST_F(RolloutWorkerTest, RequestsAsManyRowsAsItMayStillHold) {
+// The parameter says whether the worker is remote.
+class RolloutWorkerTest : public RolloutWorkerFixture, public ::testing::WithParamInterface<bool> {
+protected:
+  void SetUp() override { start(GetParam()); }
+};
+
+INSTANTIATE_TEST_SUITE_P(Places, RolloutWorkerTest, ::testing::Bool(), place_name);
+
+TEST_P(RolloutWorkerTest, RequestsAsManyRowsAsItMayStillHold) {
   ASSERT_EQ(stream_->leases.size(), 1U);
   EXPECT_EQ(stream_->leases.front().request.task, actors::task_id(SampleTask::kRollout));
   EXPECT_EQ(stream_->leases.front().request.max_units, 4U);
@@ -85,7 +118,7 @@ TEST_F(RolloutWorkerTest, RequestsAsManyRowsAsItMayStillHold) {
   EXPECT_EQ(stream_->leases.front().request.max_units, 1U);
 }
 
-TEST_F(RolloutWorkerTest, ResponsesThatTheStreamRefusesAreFailedDeliveries) {
+TEST_P(RolloutWorkerTest, ResponsesThatTheStreamRefusesAreFailedDeliveries) {
   for (std::uint64_t id = 0; id < 3; ++id) {
     ASSERT_FALSE(exit_->has_value());
     stream_->refused = {{{{id}, 0, 1}, storage::Refusal::kBadColumn, "column response_ids: bad"}};
@@ -97,7 +130,7 @@ TEST_F(RolloutWorkerTest, ResponsesThatTheStreamRefusesAreFailedDeliveries) {
             "3 samples in a row without a response; the last: column response_ids: bad");
 }
 
-TEST_F(RolloutWorkerTest, SendsEachPromptToTheDeviceWithItsOptions) {
+TEST_P(RolloutWorkerTest, SendsEachPromptToTheDeviceWithItsOptions) {
   lease({row(6)});
   ASSERT_EQ(device_->generations.size(), 1U);
   const engines::RolloutRequest& request = device_->generations.front().request;
@@ -111,7 +144,7 @@ TEST_F(RolloutWorkerTest, SendsEachPromptToTheDeviceWithItsOptions) {
   EXPECT_EQ(request.sampling.temperature, 0.5F);
 }
 
-TEST_F(RolloutWorkerTest, ADrainedWorkerFinishesItsRowsAndLeavesOthers) {
+TEST_P(RolloutWorkerTest, ADrainedWorkerFinishesItsRowsAndLeavesOthers) {
   lease({row(0)});
   caf::anon_send(worker_, atom::drain_v);
   drain();
@@ -128,14 +161,14 @@ TEST_F(RolloutWorkerTest, ADrainedWorkerFinishesItsRowsAndLeavesOthers) {
   EXPECT_EQ(stream_->acks.size(), 1U);
 }
 
-TEST_F(RolloutWorkerTest, ACancelledResponseIsNoFailureOfItsRow) {
+TEST_P(RolloutWorkerTest, ACancelledResponseIsNoFailureOfItsRow) {
   lease({row(0)});
   respond(FinishReason::kCancelled);
   ASSERT_EQ(stream_->nacks.size(), 1U);
   EXPECT_EQ(stream_->nacks[0].release, storage::Release::kLost);
 }
 
-TEST_F(RolloutWorkerTest, ADrainedWorkerWithoutRowsEndsWithTheReplyToItsRequest) {
+TEST_P(RolloutWorkerTest, ADrainedWorkerWithoutRowsEndsWithTheReplyToItsRequest) {
   caf::anon_send(worker_, atom::drain_v);
   drain();
   EXPECT_FALSE(exit_->has_value());
@@ -144,7 +177,7 @@ TEST_F(RolloutWorkerTest, ADrainedWorkerWithoutRowsEndsWithTheReplyToItsRequest)
   EXPECT_TRUE((*exit_)->ok());
 }
 
-TEST_F(RolloutWorkerTest, WritesAResponseBackInOneMessage) {
+TEST_P(RolloutWorkerTest, WritesAResponseBackInOneMessage) {
   lease({row(6)});
   respond(FinishReason::kLength);
   ASSERT_EQ(stream_->acks.size(), 1U);
@@ -163,7 +196,7 @@ TEST_F(RolloutWorkerTest, WritesAResponseBackInOneMessage) {
   EXPECT_TRUE(stream_->nacks.empty());
 }
 
-TEST_F(RolloutWorkerTest, GivesBackRowsThatFailedOrWereCancelled) {
+TEST_P(RolloutWorkerTest, GivesBackRowsThatFailedOrWereCancelled) {
   lease({row(0), row(1)});
   auto failed = take(device_->generations);
   auto response = result(0, FinishReason::kFailed);
@@ -176,7 +209,7 @@ TEST_F(RolloutWorkerTest, GivesBackRowsThatFailedOrWereCancelled) {
   EXPECT_TRUE(stream_->acks.empty());
 }
 
-TEST_F(RolloutWorkerTest, GivesBackRowsThatTheDeviceRefuses) {
+TEST_P(RolloutWorkerTest, GivesBackRowsThatTheDeviceRefuses) {
   lease({row(0)});
   take(device_->generations).fail(invalid_argument("token outside the vocabulary"));
   drain();
@@ -184,7 +217,7 @@ TEST_F(RolloutWorkerTest, GivesBackRowsThatTheDeviceRefuses) {
   EXPECT_THAT(stream_->nacks[0].reason, HasSubstr("token outside the vocabulary"));
 }
 
-TEST_F(RolloutWorkerTest, GivesBackARowWithoutAPrompt) {
+TEST_P(RolloutWorkerTest, GivesBackARowWithoutAPrompt) {
   storage::LeasedRow broken = row(0);
   broken.columns.clear();
   lease({broken});
@@ -194,7 +227,7 @@ TEST_F(RolloutWorkerTest, GivesBackARowWithoutAPrompt) {
 }
 
 // The device would refuse all further samples too, and the run would go on without an end.
-TEST_F(RolloutWorkerTest, EndsIfTooManySamplesInARowHaveNoResponse) {
+TEST_P(RolloutWorkerTest, EndsIfTooManySamplesInARowHaveNoResponse) {
   const auto fail_one = [this](std::uint64_t id) {
     lease({row(id)});
     take(device_->generations).fail(invalid_argument("top_p: must be in (0, 1]"));
@@ -215,7 +248,7 @@ TEST_F(RolloutWorkerTest, EndsIfTooManySamplesInARowHaveNoResponse) {
 }
 
 // Time in which the device trains would count, so only the number of tokens is limited.
-TEST_F(RolloutWorkerTest, LimitsNeitherTheGenerationOfAResponseNorItsWaitInTheDevice) {
+TEST_P(RolloutWorkerTest, LimitsNeitherTheGenerationOfAResponseNorItsWaitInTheDevice) {
   lease({row(0)});
   EXPECT_EQ(device_->generations.front().request.time_limit, 0s);
   advance(3h);  // behind other rows, or until its version is served
@@ -225,7 +258,7 @@ TEST_F(RolloutWorkerTest, LimitsNeitherTheGenerationOfAResponseNorItsWaitInTheDe
   EXPECT_EQ(stream_->acks.size(), 1U);
 }
 
-TEST_F(RolloutWorkerTest, AResponseThatTakesTooLongIsAFailureOfTheRow) {
+TEST_P(RolloutWorkerTest, AResponseThatTakesTooLongIsAFailureOfTheRow) {
   lease({row(0)});
   auto response = result(0, FinishReason::kCancelled);
   response.error = "exceeded its time limit";
@@ -236,7 +269,7 @@ TEST_F(RolloutWorkerTest, AResponseThatTakesTooLongIsAFailureOfTheRow) {
   EXPECT_EQ(stream_->nacks[0].reason, "rollout cancelled: exceeded its time limit");
 }
 
-TEST_F(RolloutWorkerTest, GivesBackAndCancelsARowThatTheDeviceNeverStarts) {
+TEST_P(RolloutWorkerTest, GivesBackAndCancelsARowThatTheDeviceNeverStarts) {
   lease({row(0)});
   advance(23h);
   EXPECT_TRUE(stream_->nacks.empty());
@@ -247,26 +280,26 @@ TEST_F(RolloutWorkerTest, GivesBackAndCancelsARowThatTheDeviceNeverStarts) {
   EXPECT_FALSE(exit_->has_value());
 }
 
-TEST_F(RolloutWorkerTest, GivesBackAllRowsAndContinuesIfTheDeviceDies) {
+TEST_P(RolloutWorkerTest, GivesBackAllRowsAndContinuesIfTheDeviceDies) {
   lease({row(0), row(1)});
   kill(device_handle_);
-  advance(24h);
+  pass_a_day();
   EXPECT_EQ(stream_->nacks.size(), 2U);
   EXPECT_FALSE(exit_->has_value());
 }
 
-TEST_F(RolloutWorkerTest, ALostReplyIsNotAFailureOfTheRow) {
+TEST_P(RolloutWorkerTest, ALostReplyIsNotAFailureOfTheRow) {
   lease({row(0), row(1)});
   take(device_->generations).fail(invalid_argument("token outside the vocabulary"));
   drain();
   kill(device_handle_);
-  advance(24h);
+  pass_a_day();
   ASSERT_EQ(stream_->nacks.size(), 2U);
   EXPECT_EQ(stream_->nacks[0].release, storage::Release::kFailed);
   EXPECT_EQ(stream_->nacks[1].release, storage::Release::kLost);
 }
 
-TEST_F(RolloutWorkerTest, ALateRefusalOfAnOldLeaseLeavesTheNewOneAlone) {
+TEST_P(RolloutWorkerTest, ALateRefusalOfAnOldLeaseLeavesTheNewOneAlone) {
   lease({row(0)});
   stream_->refused = {{{{0}, 0, 1}, storage::Refusal::kOldLease}};
   lease({row(0, 2)});
@@ -279,7 +312,7 @@ TEST_F(RolloutWorkerTest, ALateRefusalOfAnOldLeaseLeavesTheNewOneAlone) {
   EXPECT_EQ(stream_->acks.front().rows.at(0).lease, (storage::Lease{{0}, 0, 2}));
 }
 
-TEST_F(RolloutWorkerTest, RenewsTheLeasesThatItHolds) {
+TEST_P(RolloutWorkerTest, RenewsTheLeasesThatItHolds) {
   lease({row(0), row(1)});
   advance(30s);
   ASSERT_FALSE(stream_->renewals.empty());
@@ -293,7 +326,7 @@ TEST_F(RolloutWorkerTest, RenewsTheLeasesThatItHolds) {
 }
 
 // While it held as many rows as it may, it had no request at the stream.
-TEST_F(RolloutWorkerTest, AFullWorkerThatLosesItsLeasesRequestsMore) {
+TEST_P(RolloutWorkerTest, AFullWorkerThatLosesItsLeasesRequestsMore) {
   lease({row(0), row(1), row(2), row(3)});
   ASSERT_TRUE(stream_->leases.empty());
   for (std::uint64_t id = 0; id < 4; ++id) {
@@ -304,7 +337,7 @@ TEST_F(RolloutWorkerTest, AFullWorkerThatLosesItsLeasesRequestsMore) {
   EXPECT_EQ(stream_->leases.front().request.max_units, 4U);
 }
 
-TEST_F(RolloutWorkerTest, CancelsARowThatItHasLost) {
+TEST_P(RolloutWorkerTest, CancelsARowThatItHasLost) {
   lease({row(0)});
   stream_->refused = {{{{0}, 0, 1}, storage::Refusal::kNotLeased}};
   advance(30s);
@@ -315,7 +348,7 @@ TEST_F(RolloutWorkerTest, CancelsARowThatItHasLost) {
   EXPECT_TRUE(stream_->acks.empty());
 }
 
-TEST_F(RolloutWorkerTest, ALateReplyForALostLeaseDoesNotAffectTheNextOne) {
+TEST_P(RolloutWorkerTest, ALateReplyForALostLeaseDoesNotAffectTheNextOne) {
   lease({row(0, 1)});
   stream_->refused = {{{{0}, 0, 1}, storage::Refusal::kNotLeased}};
   advance(30s);
@@ -332,7 +365,7 @@ TEST_F(RolloutWorkerTest, ALateReplyForALostLeaseDoesNotAffectTheNextOne) {
   EXPECT_EQ(stream_->acks.front().rows.at(0).lease.generation, 2U);
 }
 
-TEST_F(RolloutWorkerTest, RetriesAfterAFailureOfTheStream) {
+TEST_P(RolloutWorkerTest, RetriesAfterAFailureOfTheStream) {
   take(stream_->leases).fail({Errc::kUnavailable, "not now"});
   drain();
   EXPECT_TRUE(stream_->leases.empty());
@@ -341,7 +374,7 @@ TEST_F(RolloutWorkerTest, RetriesAfterAFailureOfTheStream) {
   EXPECT_FALSE(exit_->has_value());
 }
 
-TEST_F(RolloutWorkerTest, ContinuesAfterAFailedAck) {
+TEST_P(RolloutWorkerTest, ContinuesAfterAFailedAck) {
   lease({row(0), row(1), row(2), row(3)});
   stream_->failure = {Errc::kUnavailable, "not now"};
   respond();
@@ -351,8 +384,10 @@ TEST_F(RolloutWorkerTest, ContinuesAfterAFailedAck) {
   EXPECT_EQ(stream_->leases.size(), 1U);  // the lost row is delivered again when its lease expires
 }
 
-// A request to the device may take a day, so a deadline that stayed would stay for long.
-TEST_F(RolloutWorkerTest, RequestsThatHaveFailedLeaveNoTimer) {
+// A request to the device may take a day, so a deadline that stayed would stay for long. Links have
+// timers too, so the worker is in the same process.
+TEST_F(RolloutWorkerFixture, RequestsThatHaveFailedLeaveNoTimer) {
+  start(/*is_remote=*/false);
   const auto num_later_than = [this](Duration from) { return num_timers() - num_timers(from); };
   take(stream_->leases).fail({Errc::kUnavailable, "not now"});
   drain();
@@ -369,7 +404,7 @@ TEST_F(RolloutWorkerTest, RequestsThatHaveFailedLeaveNoTimer) {
   EXPECT_EQ(num_later_than(1h), 2U) << "of the request to the device";
 }
 
-TEST_F(RolloutWorkerTest, SendsNoRequestsAfterTheTaskHasEnded) {
+TEST_P(RolloutWorkerTest, SendsNoRequestsAfterTheTaskHasEnded) {
   lease({}, /*ended=*/true);
   EXPECT_TRUE(stream_->leases.empty());
   advance(1min);

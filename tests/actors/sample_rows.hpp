@@ -36,7 +36,7 @@ inline actors::LeaseRequest sample_lease(actors::SampleTask task, std::uint32_t 
                                          Duration wait = Duration{0}) {
   actors::LeaseRequest request;
   request.task = actors::task_id(task);
-  request.consumer = "consumer";
+  request.consumer = "consumer-0";
   request.max_units = max_units;
   request.wait = wait;
   return request;
@@ -85,7 +85,7 @@ inline std::vector<storage::Lease> leases_of(const std::vector<storage::HeldRow>
 inline actors::AckRequest ack_of(actors::SampleTask task,
                                  const std::vector<storage::LeasedRow>& rows,
                                  const std::vector<storage::ColumnValue>& cells) {
-  actors::AckRequest ack{actors::task_id(task), "consumer", {}};
+  actors::AckRequest ack{actors::task_id(task), "consumer-0", {}};
   for (const storage::LeasedRow& row : rows) {
     ack.rows.push_back({row.lease, cells, {}});
   }
@@ -96,7 +96,7 @@ inline actors::LeaseUpdate lease_update_of(actors::SampleTask task,
                                            const std::vector<storage::LeasedRow>& rows,
                                            const std::string& reason = "") {
   actors::LeaseUpdate back{
-      actors::task_id(task), "consumer", {}, storage::Release::kFailed, reason};
+      actors::task_id(task), "consumer-0", {}, storage::Release::kFailed, reason};
   for (const storage::LeasedRow& row : rows) {
     back.rows.push_back({row.lease});
   }

@@ -25,13 +25,13 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-class StreamColumnsTest : public StreamFixture {
+class StreamColumnsSuite : public StreamFixture {
 protected:
-  StreamColumnsTest() { options_.incarnation = 4; }
+  StreamColumnsSuite() { options_.incarnation = 4; }
 
   Settlement settle(SampleTask task, const std::vector<storage::LeasedRow>& rows,
                     const std::vector<ColumnValue>& cells) {
-    const auto reply = ask<Settlement>(stream_, atom::ack_v, ack_of(task, rows, cells));
+    const auto reply = ask<Settlement>(consumers(), atom::ack_v, ack_of(task, rows, cells));
     drain();
     EXPECT_TRUE(reply.ok()) << reply.status().to_string();
     return reply.value();
@@ -52,7 +52,15 @@ protected:
   }
 };
 
-TEST_F(StreamColumnsTest, CellsOfARolloutFollowTheirRules) {
+// The parameter says whether the consumers are in another process.
+class StreamColumnsTest : public StreamColumnsSuite, public ::testing::WithParamInterface<bool> {
+protected:
+  StreamColumnsTest() { is_remote_ = GetParam(); }
+};
+
+INSTANTIATE_TEST_SUITE_P(Places, StreamColumnsTest, ::testing::Bool(), place_name);
+
+TEST_P(StreamColumnsTest, CellsOfARolloutFollowTheirRules) {
   options_.max_deliveries = 0;
   SetUp();
   put(0);
@@ -80,7 +88,7 @@ TEST_F(StreamColumnsTest, CellsOfARolloutFollowTheirRules) {
   EXPECT_EQ(fault_of(actors::make_cell(SampleColumn::kValues, std::vector<float>{0.5F, 1.0F})), "");
 }
 
-TEST_F(StreamColumnsTest, RewardsAndAdvantagesMustBeFinite) {
+TEST_P(StreamColumnsTest, RewardsAndAdvantagesMustBeFinite) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   put(0);
   ack(SampleTask::kRollout, rows_of(SampleTask::kRollout, 2), rollout_cells());
@@ -98,7 +106,7 @@ TEST_F(StreamColumnsTest, RewardsAndAdvantagesMustBeFinite) {
   EXPECT_THAT(rows_of(SampleTask::kAdvantage, 1), SizeIs(2)) << "the group is ready again";
 }
 
-TEST_F(StreamColumnsTest, AWorkerThatAlwaysWritesGarbageCannotLoop) {
+TEST_P(StreamColumnsTest, AWorkerThatAlwaysWritesGarbageCannotLoop) {
   put(0);
   const std::vector<ColumnValue> garbage = reward_cells();
   int deliveries = 0;
@@ -113,7 +121,8 @@ TEST_F(StreamColumnsTest, AWorkerThatAlwaysWritesGarbageCannotLoop) {
 }
 
 // The name of a consumer says whose leases end with it. The actor behind it must be the same too.
-TEST_F(StreamColumnsTest, AnotherActorOfTheSameNameCannotUseALease) {
+// For all consumers of another process, that is their gate.
+TEST_F(StreamColumnsSuite, AnotherActorOfTheSameNameCannotUseALease) {
   put(0);
   const auto rows = rows_of(SampleTask::kRollout, 1);
   ASSERT_THAT(rows, SizeIs(1));
@@ -137,7 +146,7 @@ TEST_F(StreamColumnsTest, AnotherActorOfTheSameNameCannotUseALease) {
   EXPECT_THAT(settle(SampleTask::kRollout, rows, rollout_cells()).done, SizeIs(1));
 }
 
-TEST_F(StreamColumnsTest, ALeaseCarriesTheIncarnationAndNoOtherOneIsAccepted) {
+TEST_P(StreamColumnsTest, ALeaseCarriesTheIncarnationAndNoOtherOneIsAccepted) {
   put(0);
   auto rows = rows_of(SampleTask::kRollout, 1);
   ASSERT_THAT(rows, SizeIs(1));
@@ -150,7 +159,7 @@ TEST_F(StreamColumnsTest, ALeaseCarriesTheIncarnationAndNoOtherOneIsAccepted) {
   EXPECT_THAT(settle(SampleTask::kRollout, rows, rollout_cells()).done, SizeIs(1));
 }
 
-TEST_F(StreamColumnsTest, OptionalColumnsReachTheTrainer) {
+TEST_P(StreamColumnsTest, OptionalColumnsReachTheTrainer) {
   options_.group_size = 1;
   SetUp();
   put(0);
@@ -181,7 +190,7 @@ TEST_F(StreamColumnsTest, OptionalColumnsReachTheTrainer) {
               ElementsAre(0.25F, 0.75F));
 }
 
-TEST_F(StreamColumnsTest, ProgressTravelsThroughACommitToTheNextConsumer) {
+TEST_P(StreamColumnsTest, ProgressTravelsThroughACommitToTheNextConsumer) {
   put(0);
   const auto rows = rows_of(SampleTask::kRollout, 1);
   const engines::VersionSpan span{{0, 1, 6}, 2};
@@ -191,7 +200,7 @@ TEST_F(StreamColumnsTest, ProgressTravelsThroughACommitToTheNextConsumer) {
       actors::make_cell(SampleColumn::kPartialIds, std::vector<std::int32_t>{7, 8}),
       actors::make_cell(SampleColumn::kPartialLogprobs, std::vector<float>{-1.0F, -2.0F}),
       actors::make_versions_cell({&span, 1}, SampleColumn::kPartialVersions)};
-  const auto reply = ask<Settlement>(stream_, atom::nack_v, left);
+  const auto reply = ask<Settlement>(consumers(), atom::nack_v, left);
   drain();
   ASSERT_TRUE(reply.ok());
   EXPECT_THAT(reply.value().done, SizeIs(1));
@@ -219,7 +228,7 @@ TEST_F(StreamColumnsTest, ProgressTravelsThroughACommitToTheNextConsumer) {
 }
 
 // A commit of a program that knew ten columns.
-TEST_F(StreamColumnsTest, AnImageWithTheFirstColumnsOnlyIsRestored) {
+TEST_P(StreamColumnsTest, AnImageWithTheFirstColumnsOnlyIsRestored) {
   put(0);
   ack(SampleTask::kRollout, rows_of(SampleTask::kRollout, 1), rollout_cells());
   const auto captured = ask<actors::StreamCapture>(stream_, atom::capture_v);

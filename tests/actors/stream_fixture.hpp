@@ -9,14 +9,14 @@
 
 #include "actors/stream/spawn.hpp"
 #include "tests/actors/sample_rows.hpp"
-#include "tests/support/actor_test.hpp"
 #include "tests/support/fake_actors.hpp"
+#include "tests/support/remote_consumers.hpp"
 
 namespace tidemill::test {
 
 /// Starts a stream whose invariants are checked after every message. The constructor of a derived
 /// class may change `options_`.
-class StreamFixture : public ActorTest {
+class StreamFixture : public ConsumerTest {
 protected:
   StreamFixture() {
     options_.group_size = 2;
@@ -31,6 +31,7 @@ protected:
                      EXPECT_TRUE(status.ok()) << status.message();
                    }}));
   }
+  actors::StreamConsumerActor consumers() { return consumers_of(stream_); }
   void put(std::uint64_t group) {
     const auto reply =
         ask<storage::Settlement>(stream_, atom::put_v, sample_group(group, options_.group_size));
@@ -39,7 +40,8 @@ protected:
   }
   /// Requests up to `units` rows or groups, and is ready to wait for them.
   Reply<actors::LeaseReply> lease(actors::SampleTask task, Duration wait, std::uint32_t units = 2) {
-    auto reply = ask<actors::LeaseReply>(stream_, atom::lease_v, sample_lease(task, units, wait));
+    auto reply =
+        ask<actors::LeaseReply>(consumers(), atom::lease_v, sample_lease(task, units, wait));
     drain();
     return reply;
   }
@@ -51,20 +53,21 @@ protected:
   }
   void ack(actors::SampleTask task, const std::vector<storage::LeasedRow>& rows,
            const std::vector<storage::ColumnValue>& cells) {
-    ask<storage::Settlement>(stream_, atom::ack_v, ack_of(task, rows, cells));
+    ask<storage::Settlement>(consumers(), atom::ack_v, ack_of(task, rows, cells));
     drain();
   }
   void nack(actors::SampleTask task, const std::vector<storage::LeasedRow>& rows,
             const std::string& why) {
-    ask<storage::Settlement>(stream_, atom::nack_v, lease_update_of(task, rows, why));
+    ask<storage::Settlement>(consumers(), atom::nack_v, lease_update_of(task, rows, why));
     drain();
   }
   void renew(actors::SampleTask task, const std::vector<storage::LeasedRow>& rows) {
-    ask<storage::Settlement>(stream_, atom::renew_v, lease_update_of(task, rows));
+    ask<storage::Settlement>(consumers(), atom::renew_v, lease_update_of(task, rows));
     drain();
   }
   void retire(std::uint64_t group, storage::VerdictKind kind) {
-    ask<storage::Settlement>(stream_, atom::retire_v, actors::GroupVerdict{{group}, {kind, "why"}});
+    ask<storage::Settlement>(consumers(), atom::retire_v,
+                             actors::GroupVerdict{{group}, {kind, "why"}});
     drain();
   }
   actors::StreamStatus counts() {

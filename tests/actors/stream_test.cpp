@@ -11,8 +11,8 @@
 #include "actors/stream/spawn.hpp"
 #include "actors/stream/stream_image.hpp"
 #include "tests/actors/sample_rows.hpp"
-#include "tests/support/actor_test.hpp"
 #include "tests/support/fake_actors.hpp"
+#include "tests/support/remote_consumers.hpp"
 
 namespace tidemill::test {
 namespace {
@@ -26,7 +26,7 @@ using ::testing::HasSubstr;
 
 constexpr std::uint32_t kGroupSize = 2;
 
-class StreamTest : public ActorTest {
+class StreamSuite : public ConsumerTest {
 protected:
   void SetUp() override {
     keeper_handle_ = keep(spawn_fake_keeper(system(), keeper_));
@@ -42,13 +42,14 @@ protected:
                                                ++checks_;
                                              }}));
   }
+  actors::StreamConsumerActor consumers() { return consumers_of(stream_); }
   Reply<Settlement> put(std::uint64_t group) {
     auto reply = ask<Settlement>(stream_, atom::put_v, sample_group(group, kGroupSize));
     drain();
     return reply;
   }
   Reply<LeaseReply> lease(const actors::LeaseRequest& request) {
-    auto reply = ask<LeaseReply>(stream_, atom::lease_v, request);
+    auto reply = ask<LeaseReply>(consumers(), atom::lease_v, request);
     drain();
     return reply;
   }
@@ -61,7 +62,7 @@ protected:
   }
   Settlement ack(SampleTask task, const std::vector<storage::LeasedRow>& rows,
                  const std::vector<storage::ColumnValue>& cells) {
-    const auto reply = ask<Settlement>(stream_, atom::ack_v, ack_of(task, rows, cells));
+    const auto reply = ask<Settlement>(consumers(), atom::ack_v, ack_of(task, rows, cells));
     drain();
     EXPECT_TRUE(reply.ok()) << reply.status().to_string();
     return reply.value();
@@ -72,14 +73,14 @@ protected:
   }
   Settlement nack(SampleTask task, const std::vector<storage::LeasedRow>& rows) {
     const auto reply =
-        ask<Settlement>(stream_, atom::nack_v, lease_update_of(task, rows, "broken"));
+        ask<Settlement>(consumers(), atom::nack_v, lease_update_of(task, rows, "broken"));
     drain();
     EXPECT_TRUE(reply.ok()) << reply.status().to_string();
     return reply.value();
   }
   Settlement retire(std::uint64_t group, storage::VerdictKind kind) {
     const auto reply =
-        ask<Settlement>(stream_, atom::retire_v, actors::GroupVerdict{{group}, {kind, "why"}});
+        ask<Settlement>(consumers(), atom::retire_v, actors::GroupVerdict{{group}, {kind, "why"}});
     drain();
     EXPECT_TRUE(reply.ok()) << reply.status().to_string();
     return reply.value();
@@ -115,9 +116,17 @@ protected:
   int checks_ = 0;
 };
 
+// The parameter says whether the consumers are in another process. Producers never are.
+class StreamTest : public StreamSuite, public ::testing::WithParamInterface<bool> {
+protected:
+  StreamTest() { is_remote_ = GetParam(); }
+};
+
+INSTANTIATE_TEST_SUITE_P(Places, StreamTest, ::testing::Bool(), place_name);
+
 // -- put ------------------------------------------------------------------------------------------
 
-TEST_F(StreamTest, PutRepliesOnceTheGroupIsInTheStream) {
+TEST_F(StreamSuite, PutRepliesOnceTheGroupIsInTheStream) {
   start();
   const auto reply = put(0);
   ASSERT_TRUE(reply.ok());
@@ -126,7 +135,7 @@ TEST_F(StreamTest, PutRepliesOnceTheGroupIsInTheStream) {
   EXPECT_GT(checks_, 0);
 }
 
-TEST_F(StreamTest, PutRefusesAnInvalidGroupAndKeepsNoRowOfIt) {
+TEST_F(StreamSuite, PutRefusesAnInvalidGroupAndKeepsNoRowOfIt) {
   start();
   actors::NewGroup empty;
   actors::NewGroup half = sample_group(0, kGroupSize);
@@ -145,7 +154,7 @@ TEST_F(StreamTest, PutRefusesAnInvalidGroupAndKeepsNoRowOfIt) {
   }
 }
 
-TEST_F(StreamTest, PutWaitsAtTheByteLimitUntilAGroupLeaves) {
+TEST_P(StreamTest, PutWaitsAtTheByteLimitUntilAGroupLeaves) {
   options_.limit_bytes = 400;
   options_.group_bytes = 400;
   start();
@@ -164,7 +173,7 @@ TEST_F(StreamTest, PutWaitsAtTheByteLimitUntilAGroupLeaves) {
   EXPECT_LE(counts().bytes, options_.limit_bytes + options_.group_bytes);
 }
 
-TEST_F(StreamTest, APutThatWaitsIsTriedAgainOnlyWhenBytesAreFreed) {
+TEST_P(StreamTest, APutThatWaitsIsTriedAgainOnlyWhenBytesAreFreed) {
   options_.limit_bytes = 400;
   options_.group_bytes = 400;
   start();
@@ -175,7 +184,7 @@ TEST_F(StreamTest, APutThatWaitsIsTriedAgainOnlyWhenBytesAreFreed) {
   const std::uint64_t refused = counts().refused;
   EXPECT_GT(refused, 0U);
   for (int i = 0; i < 20; ++i) {
-    ask<Settlement>(stream_, atom::renew_v, lease_update_of(SampleTask::kRollout, rows));
+    ask<Settlement>(consumers(), atom::renew_v, lease_update_of(SampleTask::kRollout, rows));
     drain();
   }
   EXPECT_EQ(counts().refused, refused);
@@ -183,7 +192,8 @@ TEST_F(StreamTest, APutThatWaitsIsTriedAgainOnlyWhenBytesAreFreed) {
   EXPECT_TRUE(waiting.ok());
 }
 
-TEST_F(StreamTest, ARepliedLeaseLeavesNoTimer) {
+// Links have timers of their own.
+TEST_F(StreamSuite, ARepliedLeaseLeavesNoTimer) {
   start();
   for (std::uint64_t group = 0; group < 50; ++group) {
     const auto waiting = lease(sample_lease(SampleTask::kRollout, 4, 1h));
@@ -201,7 +211,7 @@ TEST_F(StreamTest, ARepliedLeaseLeavesNoTimer) {
   EXPECT_TRUE(last.ok());
 }
 
-TEST_F(StreamTest, PutGoesOnWhenALeaseDropsAStaleGroup) {
+TEST_P(StreamTest, PutGoesOnWhenALeaseDropsAStaleGroup) {
   options_.limit_bytes = 400;
   options_.group_bytes = 400;
   start();
@@ -211,7 +221,7 @@ TEST_F(StreamTest, PutGoesOnWhenALeaseDropsAStaleGroup) {
   for (storage::HeldRow& row : generated.rows) {
     row.facts.oldest_step = 0;
   }
-  ASSERT_TRUE(settled(ask<Settlement>(stream_, atom::ack_v, std::move(generated))));
+  ASSERT_TRUE(settled(ask<Settlement>(consumers(), atom::ack_v, std::move(generated))));
   ack(SampleTask::kReward, rows_of(SampleTask::kReward), reward_cells());
   ack(SampleTask::kAdvantage, rows_of(SampleTask::kAdvantage), advantage_cells());
   const Reply<Settlement> waiting = put(1);
@@ -229,7 +239,7 @@ TEST_F(StreamTest, PutGoesOnWhenALeaseDropsAStaleGroup) {
 
 // -- lease ----------------------------------------------------------------------------------------
 
-TEST_F(StreamTest, LeaseRepliesWhenEnoughIsReady) {
+TEST_P(StreamTest, LeaseRepliesWhenEnoughIsReady) {
   start();
   auto request = sample_lease(SampleTask::kRollout, 4, 10s);
   request.min_units = 3;
@@ -243,7 +253,7 @@ TEST_F(StreamTest, LeaseRepliesWhenEnoughIsReady) {
   EXPECT_EQ(reply.count(), 1);
 }
 
-TEST_F(StreamTest, LeaseRepliesWithNoRowsAndTheReasonAfterItsWait) {
+TEST_P(StreamTest, LeaseRepliesWithNoRowsAndTheReasonAfterItsWait) {
   start();
   put(0);
   const auto reply = lease(sample_lease(SampleTask::kReward, 4, 10s));
@@ -256,7 +266,7 @@ TEST_F(StreamTest, LeaseRepliesWithNoRowsAndTheReasonAfterItsWait) {
   EXPECT_FALSE(reply.value().waiting_for.empty());
 }
 
-TEST_F(StreamTest, LeaseSaysThatATaskHasEnded) {
+TEST_P(StreamTest, LeaseSaysThatATaskHasEnded) {
   start();
   put(0);
   const auto rollout = lease(sample_lease(SampleTask::kRollout, 1, 1h));
@@ -270,7 +280,7 @@ TEST_F(StreamTest, LeaseSaysThatATaskHasEnded) {
   EXPECT_TRUE(rollout.ok());
 }
 
-TEST_F(StreamTest, TrainingEndsWhenTooFewGroupsRemainForABatch) {
+TEST_P(StreamTest, TrainingEndsWhenTooFewGroupsRemainForABatch) {
   start();
   put(0);
   auto request = sample_lease(SampleTask::kTrain, 2, 1h);
@@ -283,7 +293,7 @@ TEST_F(StreamTest, TrainingEndsWhenTooFewGroupsRemainForABatch) {
   EXPECT_TRUE(reply.value().ended);
 }
 
-TEST_F(StreamTest, LeaseRefusesRequestsThatCanNeverBeFulfilled) {
+TEST_P(StreamTest, LeaseRefusesRequestsThatCanNeverBeFulfilled) {
   start();
   put(0);
   for (const auto& request : {sample_lease(SampleTask::kRollout, 0, 1h), [] {
@@ -296,7 +306,7 @@ TEST_F(StreamTest, LeaseRefusesRequestsThatCanNeverBeFulfilled) {
   }
 }
 
-TEST_F(StreamTest, LeaseBelowAGroupTakesAllRemainingRows) {
+TEST_P(StreamTest, LeaseBelowAGroupTakesAllRemainingRows) {
   start();
   put(0);
   prepare();
@@ -319,7 +329,7 @@ TEST_F(StreamTest, LeaseBelowAGroupTakesAllRemainingRows) {
 }
 
 // Many workers may wait for a long time, so their requests are not tried with every message.
-TEST_F(StreamTest, APendingLeaseIsTriedAgainOnlyWhenItsTaskMayHaveRows) {
+TEST_P(StreamTest, APendingLeaseIsTriedAgainOnlyWhenItsTaskMayHaveRows) {
   start();
   std::vector<Reply<LeaseReply>> workers;
   for (int i = 0; i < 5; ++i) {
@@ -336,7 +346,7 @@ TEST_F(StreamTest, APendingLeaseIsTriedAgainOnlyWhenItsTaskMayHaveRows) {
   ASSERT_EQ(more.size(), kGroupSize);
   const std::uint64_t attempts = counts().lease_attempts;
   for (int i = 0; i < 20; ++i) {
-    ask<Settlement>(stream_, atom::renew_v, lease_update_of(SampleTask::kRollout, more));
+    ask<Settlement>(consumers(), atom::renew_v, lease_update_of(SampleTask::kRollout, more));
     drain();
   }
   EXPECT_EQ(counts().lease_attempts, attempts);
@@ -353,7 +363,7 @@ TEST_F(StreamTest, APendingLeaseIsTriedAgainOnlyWhenItsTaskMayHaveRows) {
 
 // -- ack, nack, renew, expiry ---------------------------------------------------------------------
 
-TEST_F(StreamTest, AckWritesColumnsForTheNextTask) {
+TEST_P(StreamTest, AckWritesColumnsForTheNextTask) {
   start();
   put(0);
   EXPECT_TRUE(rows_of(SampleTask::kReward).empty());
@@ -369,7 +379,7 @@ TEST_F(StreamTest, AckWritesColumnsForTheNextTask) {
   EXPECT_EQ(ids.value(), (std::vector<std::int32_t>{7, 8}));
 }
 
-TEST_F(StreamTest, AckOfALostLeaseChangesNothing) {
+TEST_P(StreamTest, AckOfALostLeaseChangesNothing) {
   start();
   put(0);
   const auto first = rows_of(SampleTask::kRollout);
@@ -385,7 +395,7 @@ TEST_F(StreamTest, AckOfALostLeaseChangesNothing) {
   EXPECT_EQ(counts().redelivered, kGroupSize);
 }
 
-TEST_F(StreamTest, AnExpiredLeaseFulfillsAPendingRequest) {
+TEST_P(StreamTest, AnExpiredLeaseFulfillsAPendingRequest) {
   start();
   put(0);
   rows_of(SampleTask::kRollout);
@@ -395,20 +405,20 @@ TEST_F(StreamTest, AnExpiredLeaseFulfillsAPendingRequest) {
   EXPECT_EQ(reply.value().rows.size(), kGroupSize);
 }
 
-TEST_F(StreamTest, RenewExtendsALease) {
+TEST_P(StreamTest, RenewExtendsALease) {
   start();
   put(0);
   const auto rows = rows_of(SampleTask::kRollout);
   advance(40s);
   const auto renewed =
-      ask<Settlement>(stream_, atom::renew_v, lease_update_of(SampleTask::kRollout, rows));
+      ask<Settlement>(consumers(), atom::renew_v, lease_update_of(SampleTask::kRollout, rows));
   advance(40s);
   ASSERT_TRUE(renewed.ok());
   EXPECT_EQ(renewed.value().done.size(), kGroupSize);
   EXPECT_EQ(ack(SampleTask::kRollout, rows, rollout_cells()).done.size(), kGroupSize);
 }
 
-TEST_F(StreamTest, NackReturnsARowUntilItsDeliveriesAreUsedUp) {
+TEST_P(StreamTest, NackReturnsARowUntilItsDeliveriesAreUsedUp) {
   options_.max_deliveries = 2;
   start();
   put(0);
@@ -426,7 +436,7 @@ TEST_F(StreamTest, NackReturnsARowUntilItsDeliveriesAreUsedUp) {
   EXPECT_EQ(slot_changes().aborted, kGroupSize);
 }
 
-TEST_F(StreamTest, AGroupThatShrinksContinuesWithoutTheFailedRow) {
+TEST_P(StreamTest, AGroupThatShrinksContinuesWithoutTheFailedRow) {
   options_.max_deliveries = 1;
   options_.on_failed = storage::OnFailedRow::kShrink;
   start();
@@ -445,7 +455,7 @@ TEST_F(StreamTest, AGroupThatShrinksContinuesWithoutTheFailedRow) {
 
 // -- retire, publish, release ---------------------------------------------------------------------
 
-TEST_F(StreamTest, RetireTakesAGroupFromAllTasksAndIgnoresUnknownOnes) {
+TEST_P(StreamTest, RetireTakesAGroupFromAllTasksAndIgnoresUnknownOnes) {
   start();
   put(0);
   const auto rows = rows_of(SampleTask::kRollout);
@@ -458,7 +468,7 @@ TEST_F(StreamTest, RetireTakesAGroupFromAllTasksAndIgnoresUnknownOnes) {
   EXPECT_EQ(counts().filtered, kGroupSize);
 }
 
-TEST_F(StreamTest, AFinishedGroupThatLeavesUntrainedForfeitsItsSlots) {
+TEST_P(StreamTest, AFinishedGroupThatLeavesUntrainedForfeitsItsSlots) {
   start();
   put(0);
   prepare();
@@ -467,7 +477,7 @@ TEST_F(StreamTest, AFinishedGroupThatLeavesUntrainedForfeitsItsSlots) {
   EXPECT_EQ(slot_changes().forfeited, kGroupSize);
 }
 
-TEST_F(StreamTest, AnOlderVersionEndsTheStream) {
+TEST_F(StreamSuite, AnOlderVersionEndsTheStream) {
   start();
   const auto exit = exit_of(stream_);
   caf::anon_send(stream_, atom::publish_v, std::uint64_t{2});
@@ -479,25 +489,25 @@ TEST_F(StreamTest, AnOlderVersionEndsTheStream) {
   EXPECT_THAT((*exit)->message(), HasSubstr("version_regress"));
 }
 
-TEST_F(StreamTest, ReleaseTakesBackTheLeasesOfATerminatedConsumer) {
+TEST_P(StreamTest, ReleaseTakesBackTheLeasesOfATerminatedConsumer) {
   start();
   put(0);
   const auto rows = rows_of(SampleTask::kRollout);
   caf::anon_send(stream_, atom::release_v, std::string("another consumer"));
   EXPECT_TRUE(rows_of(SampleTask::kRollout).empty());
-  caf::anon_send(stream_, atom::release_v, std::string("consumer"));
+  caf::anon_send(stream_, atom::release_v, std::string("consumer-0"));
   EXPECT_EQ(rows_of(SampleTask::kRollout).size(), kGroupSize);
   EXPECT_TRUE(ack(SampleTask::kRollout, rows, rollout_cells()).done.empty());
 }
 
-TEST_F(StreamTest, ATerminatedConsumerWithAPendingRequestGetsNoRows) {
+TEST_P(StreamTest, ATerminatedConsumerWithAPendingRequestGetsNoRows) {
   start();
   const auto terminated = lease(sample_lease(SampleTask::kRollout, 4, 1h));
-  caf::anon_send(stream_, atom::release_v, std::string("consumer"));
+  caf::anon_send(stream_, atom::release_v, std::string("consumer-0"));
   drain();
   put(0);
   auto request = sample_lease(SampleTask::kRollout, 4);
-  request.consumer = "the next consumer";
+  request.consumer = "consumer-1";
   const auto next = lease(request);
   ASSERT_TRUE(next.ok());
   EXPECT_EQ(next.value().rows.size(), kGroupSize);
@@ -506,7 +516,7 @@ TEST_F(StreamTest, ATerminatedConsumerWithAPendingRequestGetsNoRows) {
 
 // -- capture and restore --------------------------------------------------------------------------
 
-TEST_F(StreamTest, ACapturedStreamIsRestoredAsItWas) {
+TEST_P(StreamTest, ACapturedStreamIsRestoredAsItWas) {
   start();
   put(0);
   put(1);
@@ -533,7 +543,7 @@ TEST_F(StreamTest, ACapturedStreamIsRestoredAsItWas) {
   EXPECT_TRUE(put(2).ok());
 }
 
-TEST_F(StreamTest, ACaptureCopiesNoCell) {
+TEST_F(StreamSuite, ACaptureCopiesNoCell) {
   start();
   put(0);
   const auto leased = lease(sample_lease(SampleTask::kRollout, 1));
@@ -551,7 +561,7 @@ TEST_F(StreamTest, ACaptureCopiesNoCell) {
   EXPECT_EQ(prompt->value.bytes().data(), row.columns.at(0).value.bytes().data());
 }
 
-TEST_F(StreamTest, ARestoredStreamKeepsNoCellLongerThanItsRow) {
+TEST_F(StreamSuite, ARestoredStreamKeepsNoCellLongerThanItsRow) {
   start();
   put(0);
   const auto captured = ask<actors::StreamCapture>(stream_, atom::capture_v);
@@ -564,14 +574,14 @@ TEST_F(StreamTest, ARestoredStreamKeepsNoCellLongerThanItsRow) {
   EXPECT_TRUE(watched.expired());
 }
 
-TEST_F(StreamTest, AnImageThatIsEmptyOrUnreadable) {
+TEST_F(StreamSuite, AnImageThatIsEmptyOrUnreadable) {
   EXPECT_EQ(actors::decode_stream_image({}).value(), nullptr);
   const actors::StreamImage image{
       Buffer::adopt(std::vector<std::uint8_t>{1, 0, 0, 0, 9, 9}, DType::kU8)};
   EXPECT_EQ(actors::decode_stream_image(image).status().code(), Errc::kCorruptData);
 }
 
-TEST_F(StreamTest, RowsThatContradictEachOtherEndTheStreamAtOnce) {
+TEST_F(StreamSuite, RowsThatContradictEachOtherEndTheStreamAtOnce) {
   auto restored = std::make_shared<actors::RestoredStream>();
   restored->snapshot.rows.resize(1);  // cells of a row that the index does not have
   start(restored);
@@ -580,7 +590,7 @@ TEST_F(StreamTest, RowsThatContradictEachOtherEndTheStreamAtOnce) {
   EXPECT_EQ((*exit)->code(), Errc::kCorruptData);
 }
 
-TEST_F(StreamTest, AnImageOfAnotherVersionIsRefused) {
+TEST_F(StreamSuite, AnImageOfAnotherVersionIsRefused) {
   const actors::StreamImage image{Buffer::adopt(std::vector<std::uint8_t>(64, 7), DType::kU8)};
   EXPECT_THAT(actors::decode_stream_image(image).status().message(), HasSubstr("version"));
 }

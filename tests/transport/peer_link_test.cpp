@@ -252,7 +252,7 @@ TEST_F(PeerLinkTest, TellsWhenThereIsRoomAgain) {
   }
   wait(milliseconds(1));
   EXPECT_EQ(at_owner_.values().back(), 7U);
-  EXPECT_EQ(at_worker_.rooms_, 1);  // nobody asked again
+  EXPECT_EQ(at_worker_.rooms_, 1);  // the sender has not asked again
 }
 
 // Frames that are no envelopes cost their sender the connection, and nothing else.
