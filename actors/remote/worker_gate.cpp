@@ -121,8 +121,7 @@ void reply_with_rows(Self self, std::uint64_t number, const LeaseRequest& reques
 // Replies that the process does not run `what`.
 void refuse(Self self, std::uint64_t number, const std::string& what) {
   reply(self, number, MessageKind::kFailure,
-        Status(Errc::kNotFound,
-               "worker gate: process " + self->state.deps.process + " runs no " + what));
+        Status(Errc::kNotFound, self->state.deps.process + ": runs no " + what));
 }
 
 // Decodes a request, and checks that its consumer is a worker of the process. If not, ends the gate
@@ -277,6 +276,9 @@ void on_start_ended(Self self, const PeerMessage& reply) {
 caf::result<WorkerStatus> start(Self self, StartWorker worker) {
   auto& state = self->state;
   if (const auto before = state.workers.find(worker.name); before != state.workers.end()) {
+    // Its stand-in has most likely ended, and the gate does not know yet.
+    self->send_exit(caf::actor_cast<caf::actor_addr>(before->second.stands_for_it),
+                    to_caf_error({Errc::kUnavailable, worker.name + " was started again"}));
     stop(self, before);
   }
   worker.start = ++state.last_start;

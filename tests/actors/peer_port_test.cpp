@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contract of actors/remote/peer_port.hpp.
+// The contract of actors/remote/peer_port.hpp, and a gate whose process does what the test says.
 #include "actors/remote/peer_port.hpp"
 
 #include <chrono>
@@ -13,7 +13,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "actors/remote/spawn.hpp"
+#include "tests/actors/sample_rows.hpp"
 #include "tests/support/actor_test.hpp"
+#include "tests/support/fake_actors.hpp"
 #include "tests/support/simulated_peers.hpp"
 
 namespace tidemill::test {
@@ -232,6 +235,115 @@ TEST_F(PeerPortTest, TheEndFailsAllCallsAndIsToldOnce) {
     EXPECT_THAT(failed->failure.message(), HasSubstr("bye"));
   }
   EXPECT_THAT(at_worker_.closed, ElementsAre("bye"));
+}
+
+// -- a gate, and a process whose replies the test chooses -----------------------------------------
+
+class WorkerGateTest : public PeerPortTest {
+protected:
+  void SetUp() override {
+    PeerPortTest::SetUp();
+    stream_handle_ = keep(spawn_fake_stream(system(), stream_));
+    ports_ = peers_->make_ports();
+    gate_ = keep(actors::spawn_worker_gate(
+        system(), {"process worker-1", ports_.owner, stream_handle_, {}, {}}));
+    peers_->open(ports_, caf::actor_cast<caf::strong_actor_ptr>(gate_), receiver(at_worker_));
+    drain();
+  }
+  actors::RemoteWorkerActor start() {
+    auto worker = keep(actors::spawn_remote_worker(system(), gate_, {"reward-0", "reward", 0}));
+    drain();
+    return worker;
+  }
+  // Returns the kinds of the messages that the process has received.
+  std::vector<MessageKind> kinds() const {
+    std::vector<MessageKind> kinds;
+    for (const PeerMessagePtr& message : at_worker_.messages) {
+      kinds.push_back(message->kind);
+    }
+    return kinds;
+  }
+  void started(std::size_t message) {
+    ports_.worker->reply(at_worker_.messages.at(message)->number, MessageKind::kDone, Buffer());
+    drain();
+  }
+  void ended(const Status& reason, std::uint64_t start) {
+    ports_.worker->tell(MessageKind::kWorkerEnded,
+                        actors::to_wire(actors::WorkerEnded{"reward-0", reason, start}));
+    drain();
+  }
+  bool knows_the_worker() {
+    const std::size_t before = stream_->leases.size();
+    actors::LeaseRequest request = sample_lease(actors::SampleTask::kReward, 1);
+    request.consumer = "reward-0";
+    Received& caller = callers_.emplace_back();
+    ports_.worker->call(MessageKind::kLease, actors::to_wire(request), 1s, receiver(caller));
+    wait(2s);
+    return stream_->leases.size() > before;
+  }
+
+  std::shared_ptr<FakeStream> stream_ = std::make_shared<FakeStream>();
+  actors::StreamActor stream_handle_;
+  actors::WorkerGateActor gate_;
+};
+
+// The process may be in the middle of a start, so it may still start the worker.
+TEST_F(WorkerGateTest, AWorkerWhoseStartTakesTooLongIsStopped) {
+  const auto exit = exit_of(start());
+  wait(actors::kWorkerStartDeadline - 1s);
+  EXPECT_FALSE(exit->has_value());
+  wait(2s);
+  ASSERT_TRUE(exit->has_value());
+  EXPECT_EQ((*exit)->code(), Errc::kTimeout);
+  EXPECT_THAT(kinds(), ElementsAre(MessageKind::kStartWorker, MessageKind::kStopWorker));
+  EXPECT_FALSE(knows_the_worker());
+}
+
+TEST_F(WorkerGateTest, ALateFailureOfAStartLeavesTheNextWorkerAlone) {
+  kill(start());
+  const auto next = exit_of(start());
+  ASSERT_THAT(kinds(), ElementsAre(MessageKind::kStartWorker, MessageKind::kStopWorker,
+                                   MessageKind::kStartWorker));
+  ports_.worker->reply(at_worker_.messages[0]->number, MessageKind::kFailure,
+                       actors::to_wire(Status(Errc::kUnavailable, "no scorer")));
+  drain();
+  started(2);
+  EXPECT_FALSE(next->has_value());
+  EXPECT_TRUE(knows_the_worker());
+  EXPECT_EQ(at_worker_.messages.size(), 3U) << "it is not stopped";
+}
+
+// A worker has ended while it was being stopped.
+TEST_F(WorkerGateTest, ALateEndOfAWorkerLeavesTheNextOneAlone) {
+  const auto first = start();
+  started(0);
+  kill(first);
+  const auto next = exit_of(start());
+  ended({Errc::kUnavailable, "the engine died"}, 1);
+  started(2);
+  EXPECT_FALSE(next->has_value());
+  EXPECT_TRUE(knows_the_worker());
+  ended({Errc::kUnavailable, "the engine died again"}, 2);
+  ASSERT_TRUE(next->has_value());
+  EXPECT_EQ((*next)->message(), "the engine died again");
+}
+
+TEST_F(WorkerGateTest, AStartThatIsAnsweredWithGarbageFails) {
+  const auto exit = exit_of(start());
+  ports_.worker->reply(at_worker_.messages.at(0)->number, MessageKind::kFailure, numbered(1));
+  drain();
+  ASSERT_TRUE(exit->has_value());
+  EXPECT_EQ((*exit)->code(), Errc::kCorruptData);
+}
+
+TEST_F(WorkerGateTest, WhenTheGateIsKilledTheLinkEnds) {
+  kill(gate_);
+  EXPECT_EQ(ports_.owner->status().state, transport::PeerSession::State::kDisconnected);
+  Received& caller = callers_.emplace_back();
+  ports_.owner->call(MessageKind::kStartWorker, numbered(1), 10s, receiver(caller));
+  drain();
+  ASSERT_EQ(caller.messages.size(), 1U);
+  EXPECT_EQ(caller.messages[0]->failure.message(), "its gate has ended");
 }
 
 }  // namespace

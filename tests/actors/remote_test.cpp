@@ -131,19 +131,16 @@ TEST_F(RemoteTest, AWorkerThatTheProcessCannotStartEndsWithTheFailure) {
 
 TEST_F(RemoteTest, ANameIsForOneWorkerAtATime) {
   const auto first = exit_of(start(0));
+  const auto worker = exit_of(process().started().front());
   const auto second = exit_of(start(0));
-  ASSERT_TRUE(second->has_value());
-  EXPECT_EQ((*second)->code(), Errc::kInvalidArgument);
-  EXPECT_EQ((*second)->message(), "worker gate: process worker-1 already runs a worker reward-0");
-  EXPECT_FALSE(first->has_value());
-  lease("reward-0");
-  EXPECT_EQ(stream_->leases.size(), 1U) << "the first worker goes on";
-  caf::anon_send(process().started().front(), atom::drain_v);
-  drain();
-  EXPECT_TRUE(first->has_value());
-  const auto third = exit_of(start(0));
-  EXPECT_FALSE(third->has_value());
+  ASSERT_TRUE(first->has_value());
+  EXPECT_EQ((*first)->code(), Errc::kUnavailable);
+  EXPECT_EQ((*first)->message(), "reward-0 was started again");
+  EXPECT_TRUE(worker->has_value()) << "the first worker has ended";
+  EXPECT_FALSE(second->has_value());
   EXPECT_EQ(process().started().size(), 2U);
+  lease("reward-0");
+  EXPECT_EQ(stream_->leases.size(), 1U) << "the second worker goes on";
 }
 
 TEST_F(RemoteTest, ARemoteWorkerEndsAsTheWorkerDoes) {
@@ -329,7 +326,7 @@ TEST_F(RemoteTest, AProcessSpeaksForItsOwnWorkersOnly) {
   for (const Status& status :
        {acked.status(), nacked.status(), renewed.status(), leased.status()}) {
     EXPECT_EQ(status.code(), Errc::kNotFound);
-    EXPECT_EQ(status.message(), "worker gate: process worker-1 runs no worker reward-1");
+    EXPECT_EQ(status.message(), "process worker-1: runs no worker reward-1");
   }
   EXPECT_TRUE(stream_->leases.empty());
   EXPECT_TRUE(stream_->acks.empty());
@@ -383,7 +380,7 @@ TEST_F(RemoteTest, AHostIgnoresWhatItCannotRead) {
     process().ports().owner->tell(kind, garbage);
   }
   process().ports().owner->tell(MessageKind::kStopWorker,
-                                actors::to_wire(actors::WorkerName{"reward-9"}));
+                                actors::to_wire(actors::StartedWorker{"reward-9"}));
   drain();
   EXPECT_FALSE(worker->has_value());
   EXPECT_TRUE(process().host_ends().empty());

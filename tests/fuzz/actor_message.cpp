@@ -50,7 +50,7 @@ constexpr std::array kRows{
     Row{check<actors::GroupVerdict>, "group verdict: "},
     Row{check<storage::Settlement>, "settlement: "},
     Row{check<actors::StartWorker>, "start worker: "},
-    Row{check<actors::WorkerName>, "worker name: "},
+    Row{check<actors::StartedWorker>, "started worker: "},
     Row{check<actors::WorkerEnded>, "worker ended: "},
     Row{check<actors::LogLine>, "log line: "},
 };

@@ -44,6 +44,9 @@ TEST(RlSimulation, InvariantsHoldUnderFaultsForEverySeed) {
     EXPECT_GT(counts["devices_joined"], count / 10);
     EXPECT_GT(counts["devices_left"], count / 50);
     EXPECT_GT(counts["late_requests"], count);
+    EXPECT_GT(counts["runs_with_processes"], count / 5);
+    EXPECT_GT(counts["process_kills"], count / 10);
+    EXPECT_GT(counts["processes"], count / 2);
     EXPECT_GT(counts["workers_added"], count / 10);
     EXPECT_GT(counts["workers_drained"], count / 100);
     EXPECT_GT(counts["workers_removed"], count / 100);
@@ -140,6 +143,7 @@ TEST(RlSimulation, RewardProcessesBehindABadNetworkChangeNoBit) {
                       .repeated = 0.1,
                       .damaged = 0.01,
                       .broken = 0.01,
+                      .reordered = 0.01,
                       .max_delay = std::chrono::milliseconds(20)};
     const SimulationReport report = simulate(options, faults);
     EXPECT_EQ(report.violations, std::vector<std::string>{}) << "seed " << seed;

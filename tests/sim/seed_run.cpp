@@ -101,6 +101,7 @@ void choose_process_faults(std::uint64_t seed, FaultOptions& faults) {
   faults.network.repeated = sometimes(0.3);
   faults.network.damaged = sometimes(0.05);
   faults.network.broken = sometimes(0.05);
+  faults.network.reordered = sometimes(0.05);
   if (random.below(3) == 0) {
     faults.network.max_delay = std::chrono::milliseconds(1 + random.below(300));
   }
@@ -174,6 +175,9 @@ private:
     counts["appends_refused"] += report.appends_refused;
     counts["loads_refused"] += report.loads_refused;
     counts["quarantines"] += report.quarantines;
+    counts["runs_with_processes"] += report.processes > 0 ? 1 : 0;
+    counts["processes"] += report.processes;
+    counts["process_kills"] += report.process_kills;
     counts["runs_with_late_devices"] += faults_.late_devices > 0 ? 1 : 0;
     counts["devices_joined"] += report.devices_joined;
     counts["devices_left"] += report.devices_left;

@@ -37,10 +37,10 @@ public:
       : system_(system), peers_(system, 1) {
     configure(peers_);
     const SimulatedPeers::Ports ports = peers_.make_ports();
-    gate_ = actors::spawn_worker_gate(
-        system,
-        {"worker-1", ports.owner, stream, [this](const std::string& line) { log_.push_back(line); },
-         [this](const Status& why) { gate_ends_.push_back(why); }});
+    gate_ = actors::spawn_worker_gate(system,
+                                      {"process worker-1", ports.owner, stream,
+                                       [this](const std::string& line) { log_.push_back(line); },
+                                       [this](const Status& why) { gate_ends_.push_back(why); }});
     proxy_ = actors::spawn_stream_proxy(system, ports.worker);
     actors::WorkerHostDeps deps;
     deps.port = ports.worker;

@@ -95,8 +95,15 @@ TEST(LoopbackNetwork, BreaksConnections) {
   EXPECT_EQ(got.closed, 1);
 }
 
-TEST(LoopbackNetwork, DelaysAndReordersFrames) {
+TEST(LoopbackNetwork, DelaysFrames) {
   const Arrivals got = arrivals(1, {.max_delay = milliseconds(10)});
+  EXPECT_EQ(joined(got.frames), "0123456789");
+  EXPECT_GT(got.last, TimePoint{});
+  EXPECT_LE(got.last, TimePoint{} + milliseconds(10));
+}
+
+TEST(LoopbackNetwork, ReordersFrames) {
+  const Arrivals got = arrivals(1, {.reordered = 1.0, .max_delay = milliseconds(10)});
   std::string text = joined(got.frames);
   EXPECT_NE(text, "0123456789");
   std::ranges::sort(text);
@@ -106,8 +113,12 @@ TEST(LoopbackNetwork, DelaysAndReordersFrames) {
 }
 
 TEST(LoopbackNetwork, ASeedGivesTheSameEvents) {
-  const LoopbackFaults faults{
-      .lost = 0.3, .repeated = 0.3, .damaged = 0.3, .broken = 0.01, .max_delay = milliseconds(5)};
+  const LoopbackFaults faults{.lost = 0.3,
+                              .repeated = 0.3,
+                              .damaged = 0.3,
+                              .broken = 0.01,
+                              .reordered = 0.5,
+                              .max_delay = milliseconds(5)};
   EXPECT_EQ(arrivals(3, faults).frames, arrivals(3, faults).frames);
   EXPECT_NE(arrivals(3, faults).frames, arrivals(4, faults).frames);
 }

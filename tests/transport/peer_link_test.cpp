@@ -484,6 +484,7 @@ TEST_F(PeerLinkFaults, NothingIsLostRepeatedOrReordered) {
     faults.lost = 0.02 * random.uniform();
     faults.damaged = 0.05 * random.uniform();
     faults.broken = 0.02 * random.uniform();
+    faults.reordered = 0.02 * random.uniform();
     faults.max_delay = milliseconds(random.below(100));
     BusyPeer at_a(2 * seed, clock_);
     BusyPeer at_b(2 * seed + 1, clock_);

@@ -615,6 +615,7 @@ LoopbackFaults random_faults(std::uint64_t seed) {
   faults.repeated = 0.3 * random.uniform();
   faults.damaged = random.below(2) == 0 ? 0.0 : 0.02 * random.uniform();
   faults.broken = random.below(2) == 0 ? 0.0 : 0.02 * random.uniform();
+  faults.reordered = random.below(2) == 0 ? 0.0 : 0.1 * random.uniform();
   faults.max_delay = milliseconds(200);
   return faults;
 }

@@ -53,7 +53,8 @@ struct LoopbackNetwork::State {
   std::set<std::uint64_t> open;  // sides that are not closed
   // Of the sides whose listener has not been told that they are closed. Null before the start.
   std::map<std::uint64_t, ConnectionListener*> listeners;
-  std::multimap<std::uint64_t, Event> waiting;  // what happened to a side before its start
+  std::map<std::uint64_t, TimePoint> latest_arrivals;  // of frames at a side
+  std::multimap<std::uint64_t, Event> waiting;         // what happened to a side before its start
   std::multimap<TimePoint, Event> events;
 };
 
@@ -76,7 +77,13 @@ void LoopbackNetwork::State::carry(std::uint64_t from, std::uint64_t to, const B
       copy = Buffer::adopt(std::move(bytes), DType::kU8);
     }
     const auto range = static_cast<std::uint64_t>(faults.max_delay.count()) + 1;
-    add(Duration(static_cast<std::int64_t>(random.below(range))), {to, false, copy, {}});
+    TimePoint arrival = now + Duration(static_cast<std::int64_t>(random.below(range)));
+    if (!happens(faults.reordered)) {
+      TimePoint& latest = latest_arrivals[to];
+      arrival = std::max(arrival, latest);
+      latest = arrival;
+    }
+    add(arrival - now, {to, false, copy, {}});
   }
 }
 
@@ -104,6 +111,7 @@ public:
     close();
     state_.listeners.erase(self_);
     state_.waiting.erase(self_);
+    state_.latest_arrivals.erase(self_);
     --state_.num_sides;
   }
 

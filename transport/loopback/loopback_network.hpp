@@ -20,8 +20,11 @@ struct LoopbackFaults {
   double damaged = 0.0;
   /// The connection breaks instead of carrying the frame.
   double broken = 0.0;
-  /// Each frame is delayed by a random time from zero to this one, so frames may overtake each
-  /// other, which no other connection lets happen. Not negative.
+  /// The frame may arrive before frames that were sent earlier, which no other connection lets
+  /// happen. Has no effect without a delay.
+  double reordered = 0.0;
+  /// Each frame is delayed by a random time from zero to this one, and by that of the frame before
+  /// it. Not negative.
   Duration max_delay{};
 };
 
