@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs whose rewards are computed in processes of their own, undisturbed and under faults. Their
+// results must be bit-identical to those of a run of one process.
+//
+// Faults come at random times: a worker process is killed, or stopped for a while, or the process
+// of the run is. A run whose process was killed is resumed. No worker process may outlive the
+// process of its run by more than two seconds.
+//
+// TIDEMILL_KILL_SEED=N repeats the faults of another seed, as far as the machine allows, and
+// TIDEMILL_KILL_ROUNDS=N injects N times as many.
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <iostream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/random.hpp"
+#include "tests/process/child_process_list.hpp"
+#include "tests/process/run_folder.hpp"
+
+namespace tidemill::test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using SteadyClock = std::chrono::steady_clock;
+
+constexpr const char* kRun = "victim";
+constexpr std::uint64_t kDefaultSeed = 20'261'128;
+constexpr seconds kOrphanTime{2};
+
+std::uint64_t from_environment(const char* name, std::uint64_t fallback) {
+  const char* given = std::getenv(name);  // NOLINT(concurrency-mt-unsafe)
+  return given != nullptr ? std::strtoull(given, nullptr, 10) : fallback;
+}
+
+std::string config(const std::string& more) {
+  return "workflow: rl\nname: " + std::string(kRun) + "\nseed: 7\n" + random_model() +
+         "data: {train: rows.jsonl, eval: rows.jsonl}\n"
+         "rollout: {group_size: 4, max_new_tokens: 3, workers: 2}\n"
+         "reward: {kind: regex, pattern: '[A-Z]'}\n"
+         "device: {threads: 1}\n" +
+         more;
+}
+
+const char* const kFixedSchedule =
+    "train: {steps: 30, prompts_per_step: 4, learning_rate: 1e-3}\n"
+    "staleness: {max: 1, schedule: fixed}\n"
+    "eval: {every_steps: 10}\n"
+    "checkpoint: {every_steps: 1}\n";
+
+std::vector<std::string> placed(std::vector<std::string> command, const std::string& transport) {
+  command.push_back("placement.reward.processes=2");
+  command.push_back("placement.reward.workers=3");
+  command.push_back("placement.reward.transport=" + transport);
+  return command;
+}
+
+class WorkerProcessesTest : public ::testing::TestWithParam<std::string> {
+protected:
+  // Carries out a run of one process.
+  static RunOutput undisturbed(const std::string& text) {
+    RunFolder folder;
+    folder.write_rows();
+    folder.write("run.yaml", text);
+    const auto ended = folder.run({"run", "run.yaml"});
+    EXPECT_TRUE(ended.has_value() && ended->code == 0)
+        << (ended.has_value() ? ended->describe() : "hangs");
+    return run_output(folder, kRun);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Transports, WorkerProcessesTest, ::testing::Values("shm", "zmq"),
+                         [](const auto& test) { return test.param; });
+
+TEST_P(WorkerProcessesTest, ChangeNoBit) {
+  RunFolder folder;
+  folder.write_rows();
+  folder.write("run.yaml", config(kFixedSchedule));
+  const auto ended = folder.run(placed({"run", "run.yaml"}, GetParam()));
+  ASSERT_TRUE(ended.has_value()) << "hangs";
+  ASSERT_EQ(ended->code, 0) << ended->describe();
+  EXPECT_NE(ended->err.find("reward processes: transport " + GetParam()), std::string::npos)
+      << ended->err;
+  EXPECT_EQ(difference(undisturbed(config(kFixedSchedule)), run_output(folder, kRun)), "");
+  EXPECT_EQ(read_file(folder.path() / "runs" / kRun / "processes.log"), "");
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "runs" / kRun / "sockets"));
+}
+
+TEST_P(WorkerProcessesTest, EndWithTheRunAndNoneIsLeft) {
+  RunFolder folder;
+  folder.write_rows();
+  folder.write("run.yaml", config("train: {steps: 100000, prompts_per_step: 4}\n"));
+  ProgramRun run(folder.path(), tidemill(placed({"run", "run.yaml"}, GetParam())));
+  ASSERT_TRUE(run.wait_for_error_text("reward processes:"));
+  std::vector<pid_t> children;
+  for (int i = 0; i < 1000 && children.size() < 2; ++i) {
+    std::this_thread::sleep_for(milliseconds(10));
+    children = children_of(run.pid());
+  }
+  ASSERT_EQ(children.size(), 2U);
+  run.send(SIGINT);
+  const auto ended = run.finish();
+  ASSERT_TRUE(ended.has_value()) << "hangs";
+  EXPECT_EQ(ended->code, 0) << ended->describe();
+  for (const pid_t child : children) {
+    EXPECT_FALSE(is_alive(child));
+  }
+}
+
+// What was done to the processes of the runs.
+struct Faults {
+  int worker_kills = 0;
+  int worker_stops = 0;
+  int owner_kills = 0;
+  int owner_stops = 0;
+  int orphans = 0;
+
+  [[nodiscard]] int total() const {
+    return worker_kills + worker_stops + owner_kills + owner_stops;
+  }
+  [[nodiscard]] std::string to_text() const {
+    return std::to_string(total()) + " faults: worker killed " + std::to_string(worker_kills) +
+           ", worker stopped " + std::to_string(worker_stops) + ", run killed " +
+           std::to_string(owner_kills) + ", run stopped " + std::to_string(owner_stops);
+  }
+};
+
+class DisturbedRun {
+public:
+  DisturbedRun(std::string transport, RandomStream& random, Faults& faults)
+      : transport_(std::move(transport)), random_(random), faults_(faults) {
+    folder_.write_rows();
+    folder_.write("run.yaml", config(kFixedSchedule));
+  }
+
+  // Runs to the end, with about one fault in 400 ms. Returns what went wrong, or nothing.
+  std::string run() {
+    for (int starts = 0; starts < 100; ++starts) {
+      ProgramRun process(folder_.path(), tidemill(next_command()));
+      disturb(process);
+      const auto ended = process.finish();
+      if (!ended.has_value()) {
+        return "hangs";
+      }
+      if (ended->signal == SIGKILL) {
+        continue;
+      }
+      if (ended->code == 0) {
+        return {};
+      }
+      // So many deaths in a row that the run gave up, as it should. It goes on from its commit.
+      if (ended->err.find("times in a row") == std::string::npos) {
+        return ended->describe();
+      }
+    }
+    return "has not ended after 100 starts";
+  }
+
+  [[nodiscard]] RunFolder& folder() { return folder_; }
+
+private:
+  [[nodiscard]] std::vector<std::string> next_command() const {
+    const std::filesystem::path run = std::filesystem::path("runs") / kRun;
+    return std::filesystem::exists(folder_.path() / run / "run.yaml")
+               ? std::vector<std::string>{"resume", run.string()}
+               : placed({"run", "run.yaml"}, transport_);
+  }
+
+  void disturb(ProgramRun& process) {
+    while (!process.ended_within(milliseconds(1 + random_.below(800)))) {
+      const std::vector<pid_t> children = children_of(process.pid());
+      const std::uint64_t kind = random_.below(10);
+      if (kind == 0) {
+        kill_owner(process);
+        return;
+      }
+      if (kind == 1) {
+        process.send(SIGSTOP);
+        ++faults_.owner_stops;
+        std::this_thread::sleep_for(milliseconds(random_.below(1500)));
+        process.send(SIGCONT);
+      } else if (!children.empty()) {
+        disturb_worker(children[random_.below(children.size())], kind < 5);
+      }
+    }
+  }
+
+  void disturb_worker(pid_t worker, bool stop) {
+    if (!stop) {
+      faults_.worker_kills += ::kill(worker, SIGKILL) == 0 ? 1 : 0;
+      return;
+    }
+    if (::kill(worker, SIGSTOP) == 0) {
+      ++faults_.worker_stops;
+      std::this_thread::sleep_for(milliseconds(random_.below(1000)));
+      ::kill(worker, SIGCONT);
+    }
+  }
+
+  // Kills the process of the run. Counts the workers that live too long afterwards.
+  void kill_owner(const ProgramRun& process) {
+    const std::vector<pid_t> children = children_of(process.pid());
+    process.send(SIGKILL);
+    ++faults_.owner_kills;
+    const auto limit = SteadyClock::now() + kOrphanTime;
+    const auto any_alive = [&] { return std::ranges::any_of(children, is_alive); };
+    while (any_alive() && SteadyClock::now() < limit) {
+      std::this_thread::sleep_for(milliseconds(5));
+    }
+    faults_.orphans += any_alive() ? 1 : 0;
+  }
+
+  const std::string transport_;
+  RandomStream& random_;
+  Faults& faults_;
+  RunFolder folder_;
+};
+
+TEST(WorkerProcessFaults, ChangeNoBitAndLeaveNoOrphan) {
+  const std::uint64_t seed = from_environment("TIDEMILL_KILL_SEED", kDefaultSeed);
+  const auto wanted = static_cast<int>(100 * from_environment("TIDEMILL_KILL_ROUNDS", 1));
+  std::cout << "seed " << seed << '\n';
+  RunFolder folder;
+  folder.write_rows();
+  folder.write("run.yaml", config(kFixedSchedule));
+  ASSERT_TRUE(folder.run({"run", "run.yaml"}).has_value());
+  const RunOutput expected = run_output(folder, kRun);
+  ASSERT_FALSE(expected.weights.empty());
+  RandomStream random(seed);
+  Faults faults;
+  int runs = 0;
+  for (; faults.total() < wanted; ++runs) {
+    DisturbedRun run(runs % 2 == 0 ? "shm" : "zmq", random, faults);
+    std::string problem = run.run();
+    if (problem.empty()) {
+      problem = difference(expected, run_output(run.folder(), kRun));
+    }
+    if (!problem.empty()) {
+      run.folder().keep();
+      FAIL() << problem << "\nkept " << run.folder().path() << "\n" << faults.to_text();
+    }
+  }
+  std::cout << faults.to_text() << "; runs " << runs << ", bit-equal " << runs << '\n';
+  EXPECT_EQ(faults.orphans, 0);
+  EXPECT_GT(faults.worker_kills, wanted / 4);
+  EXPECT_GT(faults.worker_stops, wanted / 10);
+  EXPECT_GT(faults.owner_kills, wanted / 50);
+}
+
+}  // namespace
+}  // namespace tidemill::test
