@@ -28,6 +28,9 @@ PeerSession::PeerSession(const PeerSessionOptions& options, TimePoint now)
                               options.max_unreachable}) {
     TIDEMILL_CHECK(time > Duration::zero() && time <= std::chrono::hours(24)) << time.count();
   }
+  TIDEMILL_CHECK(options.acknowledge_within >= Duration::zero() &&
+                 options.acknowledge_within < options.max_unacknowledged)
+      << options.acknowledge_within.count();
   TIDEMILL_CHECK(options.max_silence > options.heartbeat)
       << options.heartbeat.count() << " " << options.max_silence.count();
   const std::uint64_t largest = options.max_body_bytes + kMessageOverheadBytes;
@@ -53,6 +56,9 @@ TimePoint PeerSession::next_event() const {
                      std::max(received_at_, connected_at_) + options_.max_silence});
     if (in_flight_ > 0) {
       next = std::min(next, progress_at_ + options_.max_unacknowledged);
+    }
+    if (frame_due_at_.has_value()) {
+      next = std::min(next, *frame_due_at_);
     }
   }
   return next;
@@ -93,7 +99,7 @@ void PeerSession::connect(TimePoint now) {
   state_ = State::kConnected;
   connected_at_ = now;
   in_flight_ = 0;
-  frame_due_ = true;
+  frame_now_ = true;
 }
 
 void PeerSession::disconnect() {
@@ -171,9 +177,10 @@ void PeerSession::take_acknowledgement(std::uint64_t acknowledged, TimePoint now
 }
 
 void PeerSession::take_message(const Envelope& frame, TimePoint now) {
-  frame_due_ = true;  // the acknowledgement, also if the peer has missed the last one
+  frame_due_ = true;  // the acknowledgement
   if (frame.sequence != taken_ + 1) {
     ++ignored_;
+    frame_now_ = true;  // the peer may have missed the last one
     if (frame.sequence > taken_) {
       disconnect();  // a message is missing, which only another connection will carry
     }
@@ -279,14 +286,34 @@ std::vector<Envelope> PeerSession::take_frames(TimePoint now) {
       ++resent_;
     }
   }
-  if (frames.empty() && (frame_due_ || now - frame_sent_at_ >= options_.heartbeat)) {
+  if (frames.empty() && owes_frame(now)) {
     frames.push_back(frame());
   }
   if (!frames.empty()) {
     frame_due_ = false;
+    frame_now_ = false;
+    frame_due_at_.reset();
+    reported_bytes_ = taken_bytes_ + released_bytes_;
     frame_sent_at_ = now;
   }
   return frames;
+}
+
+// Returns whether the peer has to get a frame now, although there is no message for it.
+bool PeerSession::owes_frame(TimePoint now) {
+  if (frame_now_ || now - frame_sent_at_ >= options_.heartbeat) {
+    return true;
+  }
+  if (!frame_due_) {
+    return false;
+  }
+  if (!frame_due_at_.has_value()) {
+    frame_due_at_ = now + options_.acknowledge_within;
+  }
+  // The peer may wait for credit, or for room in what it keeps.
+  constexpr std::uint64_t kLargePart = 8;
+  return *frame_due_at_ <= now ||
+         taken_bytes_ + released_bytes_ - reported_bytes_ >= options_.receive_bytes / kLargePart;
 }
 
 std::vector<IncomingMessage> PeerSession::take_messages() {

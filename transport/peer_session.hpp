@@ -18,8 +18,9 @@
 // releases a message. Frames without a message use none, so acknowledgements never wait for credit.
 //
 // States: a session begins as kDisconnected. `connect` makes it kConnected. `disconnect`, `receive`
-// if a message is missing, or `advance` after a silence make it kDisconnected again. `advance` ends a session that has received
-// nothing for `max_unreachable`, and `end` ends it at once; a session that has ended stays so.
+// if a message is missing, or `advance` after a silence make it kDisconnected again. `advance` ends
+// a session that has received nothing for `max_unreachable`, and `end` ends it at once; a session
+// that has ended stays so.
 #pragma once
 
 #include <cstddef>
@@ -45,12 +46,16 @@ namespace tidemill::transport {
 inline constexpr std::uint64_t kMessageOverheadBytes = kMaxHeaderBytes + 256;
 
 /// How two processes talk to each other. Both sides need the same values, except for `self` and
-/// `peer`. Durations are positive and at most a day.
+/// `peer`. Durations are at most a day and, unless they say otherwise, positive.
 struct PeerSessionOptions {
   std::uint64_t run = 0;
   std::uint32_t incarnation = 0;
   std::uint32_t self = 0;  // the number of this process; see `Envelope::sender`
   std::uint32_t peer = 0;  // the number of the other one
+  /// How long an acknowledgement, or credit given back, waits for a message that carries it.
+  /// Without a message, it then gets a frame of its own. At once if it is a large part of the
+  /// credit. May be zero.
+  Duration acknowledge_within = std::chrono::milliseconds(1);
   /// A connected session sends a frame at least this often.
   Duration heartbeat = std::chrono::milliseconds(250);
   /// A connection on which nothing has arrived for this long is broken. Several heartbeats.
@@ -178,6 +183,7 @@ private:
   };
 
   [[nodiscard]] Envelope frame() const;
+  [[nodiscard]] bool owes_frame(TimePoint now);
   [[nodiscard]] Status check(const Envelope& frame) const;
   void take_acknowledgement(std::uint64_t acknowledged, TimePoint now);
   void take_message(const Envelope& frame, TimePoint now);
@@ -209,7 +215,10 @@ private:
   std::uint64_t resent_ = 0;  // these three as in `PeerSessionCounts`
   std::uint64_t ignored_ = 0;
   std::uint64_t late_replies_ = 0;
-  bool frame_due_ = false;  // the peer has to learn something
+  bool frame_due_ = false;                 // the peer has to learn something
+  bool frame_now_ = false;                 // at once
+  std::optional<TimePoint> frame_due_at_;  // if only `frame_due_`: at the latest
+  std::uint64_t reported_bytes_ = 0;       // `taken_bytes_` + `released_bytes_` of the last frame
   TimePoint frame_sent_at_;
   TimePoint connected_at_;
   TimePoint received_at_;  // the last frame, or when the session was made

@@ -29,6 +29,7 @@ PeerSessionOptions options_of(std::uint32_t self, std::uint32_t peer) {
   options.incarnation = 2;
   options.self = self;
   options.peer = peer;
+  options.acknowledge_within = Duration::zero();
   options.max_body_bytes = 1000;
   options.send_bytes = 8000;
   options.receive_bytes = 5200;
@@ -129,6 +130,70 @@ TEST_F(PeerSessionTest, DeliversInOrderAfterTheConnectionIsMade) {
 
 // A connection loses no frame until it closes. If one is lost all the same, the connection is given
 // up, even while heartbeats arrive.
+// Sessions whose acknowledgements may wait.
+class PatientSessionTest : public PeerSessionTest {
+protected:
+  static PeerSessionOptions patient(std::uint32_t self, std::uint32_t peer) {
+    PeerSessionOptions options = options_of(self, peer);
+    options.acknowledge_within = milliseconds(3);
+    options.max_body_bytes = 10'000;
+    options.send_bytes = 80'000;
+    options.receive_bytes = 52'000;
+    return options;
+  }
+  void SetUp() override {
+    for (PeerSession* session : {&sender_, &receiver_}) {
+      session->connect(now_);
+    }
+    ASSERT_TRUE(pass(sender_, receiver_));
+    ASSERT_TRUE(pass(receiver_, sender_));
+  }
+
+  PeerSession sender_{patient(1, 2), kStart};
+  PeerSession receiver_{patient(2, 1), kStart};
+};
+
+TEST_F(PatientSessionTest, AnAcknowledgementWaitsForAMessage) {
+  const std::uint64_t number = sent(sender_, request_of(1, now_ + seconds(1)));
+  ASSERT_TRUE(pass(sender_, receiver_));
+  EXPECT_FALSE(pass(receiver_, sender_));
+  EXPECT_EQ(receiver_.next_event(), now_ + milliseconds(3));
+  sent(receiver_, reply_of(2, number));
+  const std::vector<Envelope> frames = receiver_.take_frames(now_);
+  ASSERT_EQ(frames.size(), 1U);
+  EXPECT_EQ(frames[0].acknowledged, 1U);
+  ASSERT_TRUE(sender_.receive(frames[0], now_).ok());
+  EXPECT_EQ(sender_.unacknowledged_bytes(), 0U);
+  now_ += milliseconds(3);
+  EXPECT_FALSE(pass(receiver_, sender_)) << "the peer knows everything";
+}
+
+TEST_F(PatientSessionTest, AnAcknowledgementGetsAFrameOfItsOwnInTime) {
+  sent(sender_, message_of(1));
+  ASSERT_TRUE(pass(sender_, receiver_));
+  EXPECT_FALSE(pass(receiver_, sender_));
+  now_ += milliseconds(2);
+  sent(sender_, message_of(2));
+  ASSERT_TRUE(pass(sender_, receiver_));
+  EXPECT_FALSE(pass(receiver_, sender_));
+  now_ += milliseconds(1);  // after the first message
+  EXPECT_EQ(receiver_.next_event(), now_);
+  ASSERT_TRUE(pass(receiver_, sender_));
+  EXPECT_EQ(sender_.unacknowledged_bytes(), 0U);
+  for (const IncomingMessage& message : receiver_.take_messages()) {
+    receiver_.release(message);
+  }
+  EXPECT_FALSE(pass(receiver_, sender_)) << "credit waits too";
+  now_ += milliseconds(3);
+  EXPECT_TRUE(pass(receiver_, sender_));
+}
+
+TEST_F(PatientSessionTest, ALargePartOfTheCreditDoesNotWait) {
+  sent(sender_, message_of(1, 7000));  // of 52,000 bytes of credit
+  ASSERT_TRUE(pass(sender_, receiver_));
+  EXPECT_TRUE(pass(receiver_, sender_));
+}
+
 TEST_F(PeerSessionTest, GivesUpAConnectionWithoutAcknowledgements) {
   connect();
   exchange();
