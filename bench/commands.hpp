@@ -14,4 +14,7 @@ namespace tidemill::bench {
 /// Makes the command `serve`, which measures a running server.
 [[nodiscard]] std::unique_ptr<launcher::Command> make_serve_command();
 
+/// Makes the command `transport`, which measures messages between processes.
+[[nodiscard]] std::unique_ptr<launcher::Command> make_transport_command();
+
 }  // namespace tidemill::bench

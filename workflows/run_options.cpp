@@ -13,7 +13,7 @@ void add_absent(Schema<RunOptions>& s) {
            "there is no KL term against a reference model");
   s.absent({"use_vllm", "vllm_mode", "vllm_server_host", "tensor_parallel_size",
             "tensor_model_parallel_size", "nnodes", "n_gpus_per_node", "deepspeed", "fsdp"},
-           "a run is one process on one machine, which generates and trains");
+           "a run is on one machine, and one process of it generates and trains");
   s.absent({"packing", "group_by_length", "padding_free"},
            "rows are never padded, and train.micro_batch_tokens says how many tokens are computed "
            "together");

@@ -225,7 +225,7 @@ void on_worker_ended(Self self, const PeerMessage& message) {
   }
 }
 
-// Ends a worker for which nobody stands any more.
+// Ends a worker whose stand-in has ended.
 void stop(Self self, std::map<std::string, WorkerGateState::Worker>::iterator worker) {
   self->demonitor(caf::actor_cast<caf::actor_addr>(worker->second.stands_for_it));
   self->state.deps.port->tell(MessageKind::kStopWorker,

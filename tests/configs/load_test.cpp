@@ -458,7 +458,7 @@ TEST_F(LoadTest, ReadsAdaptersOfEveryKind) {
   EXPECT_THAT(ia3.get<workflows::NewIa3>()->feedforward_modules, ElementsAre("down_proj"));
 }
 
-TEST_F(LoadTest, AnRlRunHasAtMostEightyFiveKeysOutsideTheAlgorithm) {
+TEST_F(LoadTest, AnRlRunHasAtMostNinetyKeysOutsideTheAlgorithm) {
   std::set<std::string> keys;  // a key of several kinds counts once
   for (const KeyReference& key : list_keys(schema_.structure())) {
     const bool rl = key.when.empty() || key.when.front() == "workflow: rl";
@@ -467,7 +467,7 @@ TEST_F(LoadTest, AnRlRunHasAtMostEightyFiveKeysOutsideTheAlgorithm) {
     }
   }
   std::printf("an rl run has %zu keys outside algorithm\n", keys.size());
-  EXPECT_LE(keys.size(), 85U);
+  EXPECT_LE(keys.size(), 90U);
   EXPECT_GE(keys.size(), 50U);
 }
 

@@ -224,7 +224,7 @@ private:
     return {};
   }
 
-  // Waits until a process ends, has to be killed, or somebody calls.
+  // Waits until a process ends or has to be killed, or until another thread changes something.
   void wait() {
     std::vector<pollfd> files{{woken_.get(), POLLIN, 0}};
     TimePoint until = TimePoint::max();
