@@ -246,7 +246,7 @@ void PeerSession::fail_request(std::uint64_t number, const Status& reason) {
   const auto request = requests_.find(number);
   expiries_.erase({request->second, number});
   requests_.erase(request);
-  failures_.push_back({number, refused(reason.code(), options_, reason.message())});
+  failures_.push_back({number, reason});
 }
 
 Envelope PeerSession::frame() const {

@@ -33,8 +33,9 @@ void PeerPort::open(transport::PeerLinks& links, const transport::PeerLinkOption
                     caf::strong_actor_ptr receiver) {
   const std::lock_guard lock(mutex_);
   TIDEMILL_CHECK(link_ == nullptr && receiver_ == nullptr) << "opened twice";
-  if (!end_.ok()) {
-    caf::anon_send(caf::actor_cast<caf::actor>(receiver), atom::closed_v, end_.message());
+  if (closing_ || !end_.ok()) {
+    caf::anon_send(caf::actor_cast<caf::actor>(receiver), atom::closed_v,
+                   end_.ok() ? "it was closed" : end_.message());
     return;
   }
   receiver_ = std::move(receiver);
@@ -43,16 +44,25 @@ void PeerPort::open(transport::PeerLinks& links, const transport::PeerLinkOption
 }
 
 void PeerPort::close(const std::string& reason) {
-  std::shared_ptr<transport::PeerLink> link;
-  {
-    const std::lock_guard lock(mutex_);
-    link = std::move(link_);
+  std::unique_lock lock(mutex_);
+  if (std::exchange(closing_, true)) {
+    changed_.wait(lock, [this] { return closed_; });
+    return;
   }
-  if (link != nullptr) {
-    link->end(reason);
-    link.reset();  // without the lock, for which a call of the link may wait
+  transport::PeerLink* const open_link = link_.get();
+  lock.unlock();  // the link calls this port
+  if (open_link != nullptr) {
+    open_link->end(reason);
   }
+  lock.lock();
+  changed_.wait(lock, [this] { return num_ending_ == 0; });
+  std::unique_ptr<transport::PeerLink> link = std::move(link_);
+  lock.unlock();
+  link.reset();  // waits for calls of the link
   on_ended({Errc::kUnavailable, reason});
+  lock.lock();
+  closed_ = true;
+  changed_.notify_all();
 }
 
 std::uint64_t PeerPort::call(MessageKind kind, Buffer body, Duration deadline,
@@ -163,7 +173,8 @@ void PeerPort::send(Waiting message, std::unique_lock<std::mutex> lock) {
   waiting_.push_back(std::move(message));
   send_waiting();
   if (waiting_bytes_ > kMaxWaitingBytes) {
-    const std::shared_ptr<transport::PeerLink> link = link_;
+    transport::PeerLink* const link = link_.get();
+    ++num_ending_;
     lock.unlock();  // the link calls `on_ended`
     const std::string reason =
         "the process reads none of " + std::to_string(kMaxWaitingBytes) + " bytes that wait for it";
@@ -172,6 +183,9 @@ void PeerPort::send(Waiting message, std::unique_lock<std::mutex> lock) {
     } else {
       on_ended({Errc::kUnavailable, reason});
     }
+    lock.lock();
+    --num_ending_;
+    changed_.notify_all();
   }
 }
 

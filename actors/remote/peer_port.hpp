@@ -5,6 +5,7 @@
 // the port passes on what arrives as messages to actors.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -64,7 +65,8 @@ public:
   /// is sent before waits.
   void open(transport::PeerLinks& links, const transport::PeerLinkOptions& options,
             caf::strong_actor_ptr receiver);
-  /// Closes the link. Calls without a reply fail. Not from inside a call of the link.
+  /// Closes the link, and returns once it is destroyed. Calls without a reply fail. Not from inside
+  /// a call of the link.
   void close(const std::string& reason);
 
   /// Sends a request and returns its number among the calls of this port. `caller` gets
@@ -97,8 +99,12 @@ private:
   void fail(std::uint64_t call, const Status& why);
 
   const Clock& clock_;
-  mutable std::mutex mutex_;  // of all below
-  std::shared_ptr<transport::PeerLink> link_;
+  mutable std::mutex mutex_;         // of all below
+  std::condition_variable changed_;  // of the next four
+  std::unique_ptr<transport::PeerLink> link_;
+  int num_ending_ = 0;    // calls of `send` that end the link
+  bool closing_ = false;  // a thread is in `close`, or was
+  bool closed_ = false;   // that thread has left it
   caf::strong_actor_ptr receiver_;
   std::deque<Waiting> waiting_;
   std::uint64_t waiting_bytes_ = 0;  // of their bodies

@@ -59,6 +59,9 @@ void fulfill(caf::typed_response_promise<Reply>& promise, MessageKind kind,
     }
     failure = decoded.status();
   }
+  if (failure.code() == Errc::kCorruptData) {
+    failure = {Errc::kUnavailable, failure.message()};  // another reply may be better
+  }
   promise.deliver(to_caf_error(failure));
 }
 

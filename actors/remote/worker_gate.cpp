@@ -259,8 +259,11 @@ void on_start_ended(Self self, const PeerMessage& reply) {
   Status failure = reply.failure;
   if (failure.ok() && reply.kind == MessageKind::kFailure) {
     const auto failed = from_wire<Failure>(reply.body);
-    failure = failed.ok() ? failed.value().status : failed.status();
+    // What cannot be read must not end the run: another process may do better.
+    failure =
+        failed.ok() ? failed.value().status : Status(Errc::kUnavailable, failed.status().message());
   }
+  failure = failure.with_context(self->state.deps.process);
   if (failure.ok()) {
     started.promise.deliver(started.worker);
     return;

@@ -46,7 +46,7 @@ public:
   }
 
   [[nodiscard]] Status run(Session& session) override {
-    if (!workflows::end_with_parent(address_.owner)) {
+    if (!workflows::begin_worker_process(address_.owner)) {
       return {Errc::kUnavailable,
               "--owner: process " + std::to_string(address_.owner) + " has not started this one"};
     }

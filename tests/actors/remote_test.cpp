@@ -123,7 +123,7 @@ TEST_F(RemoteTest, AWorkerThatTheProcessCannotStartEndsWithTheFailure) {
     const auto exit = exit_of(start(worker));
     ASSERT_TRUE(exit->has_value()) << worker.name;
     EXPECT_EQ((*exit)->code(), failure.code());
-    EXPECT_EQ((*exit)->message(), failure.message());
+    EXPECT_EQ((*exit)->message(), "process worker-1: " + failure.message());
     EXPECT_EQ(lease(worker.name).status().code(), Errc::kNotFound) << "the gate forgets it";
   }
   EXPECT_TRUE(process().started().empty());

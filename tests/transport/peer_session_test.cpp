@@ -298,7 +298,7 @@ TEST_F(PeerSessionTest, ARequestFailsAtItsDeadlineAndALateReplyIsDropped) {
   const std::vector<FailedRequest> failures = a_.take_failures();
   ASSERT_EQ(failures.size(), 1U);
   EXPECT_EQ(failures[0].number, number);
-  EXPECT_EQ(failures[0].reason.to_string(), "timeout: peer 2: no reply before the deadline");
+  EXPECT_EQ(failures[0].reason.to_string(), "timeout: no reply before the deadline");
   sent(b_, reply_of(8, number));
   exchange();
   EXPECT_TRUE(a_.take_messages().empty());
@@ -421,7 +421,7 @@ TEST_F(PeerSessionTest, SilenceBreaksTheConnectionAndEndsTheSession) {
   const std::vector<FailedRequest> failures = a_.take_failures();
   ASSERT_EQ(failures.size(), 1U);
   EXPECT_EQ(failures[0].number, number);
-  EXPECT_EQ(failures[0].reason.to_string(), "unavailable: peer 2: nothing received for 30 s");
+  EXPECT_EQ(failures[0].reason.to_string(), "unavailable: nothing received for 30 s");
   EXPECT_EQ(a_.send(message_of(1)).status().to_string(),
             "unavailable: peer 2: nothing received for 30 s");
   a_.connect(now_);

@@ -46,7 +46,7 @@ std::string end_text(const siginfo_t& end) {
 // The attributes and file actions of a new process.
 class SpawnPlan {
 public:
-  explicit SpawnPlan(const std::string& output) {
+  explicit SpawnPlan(int output) {
     ::posix_spawnattr_init(&attributes_);
     ::posix_spawn_file_actions_init(&files_);
     sigset_t all;
@@ -59,9 +59,7 @@ public:
     ::posix_spawnattr_setsigdefault(&attributes_, &all);
     ::posix_spawnattr_setsigmask(&attributes_, &none);
     ::posix_spawn_file_actions_addopen(&files_, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    constexpr mode_t kMode = 0644;
-    ::posix_spawn_file_actions_addopen(&files_, STDOUT_FILENO, output.c_str(),
-                                       O_WRONLY | O_CREAT | O_APPEND, kMode);
+    ::posix_spawn_file_actions_adddup2(&files_, output, STDOUT_FILENO);
     ::posix_spawn_file_actions_adddup2(&files_, STDOUT_FILENO, STDERR_FILENO);
     ::posix_spawn_file_actions_addclosefrom_np(&files_, STDERR_FILENO + 1);
   }
@@ -181,10 +179,8 @@ private:
       if (!child.started) {
         child.started = true;
         how = child.stop ? "it was not started" : spawn(child);
-      } else if (siginfo_t end{};
-                 ::waitid(P_PID, static_cast<id_t>(child.pid), &end, WEXITED | WNOHANG) == 0 &&
-                 end.si_pid != 0) {
-        how = end_text(end);
+      } else {
+        how = reap(child.pid);
       }
       if (!how.empty()) {
         ends.push_back({std::move(child.on_exit), std::move(how)});
@@ -202,24 +198,41 @@ private:
     }
   }
 
+  // Returns how the process has ended, or an empty text.
+  static std::string reap(pid_t pid) {
+    siginfo_t end{};
+    if (::waitid(P_PID, static_cast<id_t>(pid), &end, WEXITED | WNOHANG) != 0) {
+      // The kernel reaps the children of a process that ignores SIGCHLD.
+      return errno == ECHILD ? "ended" : "";
+    }
+    return end.si_pid != 0 ? end_text(end) : "";
+  }
+
   // Returns why the process could not be started, or an empty text.
   static std::string spawn(Child& child) {
-    std::vector<char*> argv{child.program.program.data()};
+    std::string name = "tidemill";  // as `ps` shows it
+    std::vector<char*> argv{name.data()};
     for (std::string& argument : child.program.arguments) {
       argv.push_back(argument.data());
     }
     argv.push_back(nullptr);
-    const SpawnPlan plan(child.program.output.string());
+    constexpr mode_t kMode = 0644;
+    const UniqueFd output(
+        ::open(child.program.output.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, kMode));
+    if (!output.is_open()) {
+      return child.program.output.string() + ": cannot open: " + error_text(errno);
+    }
+    const SpawnPlan plan(output.get());
     const int error = plan.spawn(child.program.program.c_str(), argv.data(), child.pid);
     if (error != 0) {
-      return "cannot start " + child.program.program + ": " + error_text(error);
+      return "cannot start a process: " + error_text(error);
     }
     child.pidfd = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, child.pid, 0)));
     if (!child.pidfd.is_open()) {
       const std::string why = error_text(errno);
       ::kill(-child.pid, SIGKILL);
       ::waitpid(child.pid, nullptr, 0);
-      return "cannot watch " + child.program.program + ": " + why;
+      return "cannot watch a process: " + why;
     }
     return {};
   }
@@ -271,7 +284,11 @@ int ChildProcesses::pid(std::uint64_t number) const {
   return impl_->pid(number);
 }
 
-bool end_with_parent(int parent) {
+bool begin_worker_process(int parent) {
+  sigset_t end_signal;
+  ::sigemptyset(&end_signal);
+  ::sigaddset(&end_signal, SIGTERM);
+  ::pthread_sigmask(SIG_BLOCK, &end_signal, nullptr);
   return ::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && ::getppid() == parent;
 }
 

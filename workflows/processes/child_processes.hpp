@@ -21,7 +21,7 @@ struct ChildProgram {
 };
 
 /// Child processes, each in a process group of its own, so that Ctrl-C does not reach them. A
-/// program that calls `end_with_parent` is killed when this object or its process is gone.
+/// program that calls `begin_worker_process` is killed when this object or its process is gone.
 ///
 /// The destructor ends all processes and waits until they are gone.
 /// Threads: safe to call concurrently, except from inside `OnExit`.

@@ -54,7 +54,9 @@ LocalProcesses::~LocalProcesses() {
   const std::lock_guard lock(mutex_);
   acceptors_.clear();
   std::error_code ignored;
-  std::filesystem::remove(directory_ / "sockets", ignored);
+  if (std::filesystem::is_directory(directory_ / "sockets", ignored)) {
+    std::filesystem::remove(directory_ / "sockets", ignored);  // unless it has other files
+  }
 }
 
 Result<WorkerProcessAddress> LocalProcesses::new_address(const std::string& role,
@@ -86,12 +88,16 @@ Result<WorkerProcessAddress> LocalProcesses::new_address(const std::string& role
 
 std::uint64_t LocalProcesses::start(const std::string& role, const WorkerProcessAddress& address,
                                     OnExit on_exit) {
-  ChildProgram child{program_.program, program_.arguments, directory_ / "processes.log"};
+  const std::filesystem::path child_log = directory_ / "processes.log";
+  ChildProgram child{program_.program, program_.arguments, child_log};
   child.arguments.insert(child.arguments.end(), {"--role", role});
   for (std::string& argument : arguments_of(address)) {
     child.arguments.push_back(std::move(argument));
   }
-  return children_.start(std::move(child), std::move(on_exit));
+  return children_.start(std::move(child),
+                         [child_log, on_exit = std::move(on_exit)](const std::string& how) {
+                           on_exit(how + "; see " + child_log.string());
+                         });
 }
 
 Result<std::unique_ptr<transport::Connector>> connector_to(const WorkerProcessAddress& address) {

@@ -17,8 +17,9 @@ struct WorkerProcessAddress {
   int owner = 0;              // the process id of the process of the run
 };
 
-/// Lets this process be killed when its parent, which must be the process `parent`, is gone.
-/// Returns false if it is gone already. Called at the start of a worker process.
-[[nodiscard]] bool end_with_parent(int parent);
+/// Prepares a worker process, before it starts a thread: it is killed when its parent, which must
+/// be the process `parent`, is gone, and its threads block SIGTERM, for which `run_worker_process`
+/// waits. Returns false if the parent is gone already.
+[[nodiscard]] bool begin_worker_process(int parent);
 
 }  // namespace tidemill::workflows

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workflows/processes/worker_process.hpp"
 
+#include <atomic>
+#include <csignal>
+#include <functional>
 #include <future>
 #include <memory>
+#include <string>
+#include <thread>
 #include <utility>
 
 #include <caf/all.hpp>
@@ -16,16 +21,48 @@ namespace tidemill::workflows {
 
 using namespace tidemill::actors;  // NOLINT(google-build-using-namespace): this file connects them
 
+namespace {
+
+// A thread that waits for SIGTERM, with which a run ends its processes, and then calls `on_signal`.
+// Workers end before the process does, so that the programs that they have started end too.
+class EndSignalWaiter {
+public:
+  explicit EndSignalWaiter(std::function<void()> on_signal)
+      : thread_([this, on_signal = std::move(on_signal)] {
+          sigset_t set;
+          ::sigemptyset(&set);
+          ::sigaddset(&set, SIGTERM);
+          int signal = 0;
+          ::sigwait(&set, &signal);
+          if (!stopping_) {
+            on_signal();
+          }
+        }) {}
+  EndSignalWaiter(const EndSignalWaiter&) = delete;
+  EndSignalWaiter& operator=(const EndSignalWaiter&) = delete;
+  ~EndSignalWaiter() {
+    stopping_ = true;
+    ::pthread_kill(thread_.native_handle(), SIGTERM);
+    thread_.join();
+  }
+
+private:
+  std::atomic<bool> stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace
+
 Status run_worker_process(const WorkerProcessAddress& address, const MakeWorker& make_worker) {
   TIDEMILL_RETURN_IF_ERROR(check_threads(kActorSystemThreads));
   TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<transport::Connector> connector,
                             connector_to(address));
   SystemClock clock;
+  std::promise<std::string> ended;
+  std::future<std::string> end = ended.get_future();
   transport::PeerLinkThread links;
   ActorSystem actors;
   const auto port = std::make_shared<PeerPort>(clock);
-  std::promise<std::string> ended;
-  std::future<std::string> end = ended.get_future();
   const StreamConsumerActor stream = spawn_stream_proxy(actors.system(), port);
   const auto host = std::make_shared<WorkerHostActor>();
   const WorkerConnections connections{actors.system(), stream, [host](const std::string& line) {
@@ -45,6 +82,8 @@ Status run_worker_process(const WorkerProcessAddress& address, const MakeWorker&
   link.session.peer = 0;
   link.connector = connector.get();
   port->open(links.links(), link, caf::actor_cast<caf::strong_actor_ptr>(*host));
+  const EndSignalWaiter waiter(
+      [host] { caf::anon_send(*host, atom::closed_v, "the run has ended the process"); });
   const std::string reason = end.get();
   caf::anon_send_exit(stream, caf::exit_reason::user_shutdown);
   return {Errc::kUnavailable, "the link to the process of the run has ended: " + reason};

@@ -2,6 +2,8 @@
 #include "workflows/rl/reward_process.hpp"
 
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -33,31 +35,33 @@ Result<std::vector<std::unique_ptr<actors::WorkPort>>> start_ports(
 }  // namespace
 
 Status run_reward_process(const RlOptions& options, const RewardProcess& process) {
-  TIDEMILL_ASSIGN_OR_RETURN(
-      const actors::TextCodec codec,
-      actors::TextCodec::load(options.model.path, process.started, chat_options(options.data)));
   TIDEMILL_ASSIGN_OR_RETURN(const auto ports, start_ports(options.placement.reward));
   const SystemClock clock;
-  return run_worker_process(
-      process.address,
-      [&](const WorkerConnections& connections, const std::string& kind,
-          std::uint32_t number) -> Result<actors::WorkerSpec> {
-        RewardRoleOptions role = reward_role_options(options, codec, [&] {
+  std::optional<actors::TextCodec> codec;
+  const auto make = [&](const WorkerConnections& connections, const std::string& kind,
+                        std::uint32_t number) -> Result<actors::WorkerSpec> {
+    if (!codec.has_value()) {  // only now, so that the run learns of a failure
+      TIDEMILL_ASSIGN_OR_RETURN(codec, actors::TextCodec::load(options.model.path, process.started,
+                                                               chat_options(options.data)));
+    }
+    RewardRoleOptions role = reward_role_options(
+        options, *codec, [&options, &process, &clock, &system = connections.system] {
           return make_rewards(options.reward,
-                              {{connections.system, clock, process.directory}, process.extensions});
+                              {{system, clock, process.directory}, process.extensions});
         });
-        role.log = connections.log;
-        for (const auto& port : ports) {
-          role.ports.push_back(port.get());
-        }
-        const WorkerFactory factory =
-            reward_worker_factory(connections.system, role, {connections.stream});
-        if (kind != factory.kind) {
-          return Status(Errc::kNotFound, "a reward process has no workers of kind " + kind);
-        }
-        // Workers of one process have numbers that differ by the number of processes.
-        return factory.make(number);
-      });
+    role.log = connections.log;
+    // The numbers of the workers of a process differ by the number of processes.
+    const std::size_t place =
+        number / static_cast<std::uint32_t>(options.placement.reward.processes);
+    role.ports = {ports[place % ports.size()].get()};
+    const WorkerFactory factory =
+        reward_worker_factory(connections.system, role, {connections.stream});
+    if (kind != factory.kind) {
+      return Status(Errc::kNotFound, "a reward process has no workers of kind " + kind);
+    }
+    return factory.make(number);
+  };
+  return run_worker_process(process.address, make);
 }
 
 }  // namespace tidemill::workflows

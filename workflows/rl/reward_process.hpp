@@ -21,7 +21,8 @@ struct RewardProcess {
 };
 
 /// Scores responses for the run that has started this process, until that ends it. Blocks.
-/// Errors: those of `TextCodec::load`; `kUnavailable` if the process of the run is gone.
+/// Errors: `kResourceExhausted` if a thread cannot be started; `kUnavailable` if the process of the
+/// run is gone, or has ended this one.
 [[nodiscard]] Status run_reward_process(const RlOptions& options, const RewardProcess& process);
 
 }  // namespace tidemill::workflows
