@@ -82,10 +82,16 @@ Status run_worker_process(const WorkerProcessAddress& address, const MakeWorker&
   link.session.peer = 0;
   link.connector = connector.get();
   port->open(links.links(), link, caf::actor_cast<caf::strong_actor_ptr>(*host));
-  const EndSignalWaiter waiter(
-      [host] { caf::anon_send(*host, atom::closed_v, "the run has ended the process"); });
+  std::atomic<bool> asked_to_end = false;
+  const EndSignalWaiter waiter([host, &asked_to_end] {
+    asked_to_end = true;
+    caf::anon_send(*host, atom::closed_v, "the run has ended the process");
+  });
   const std::string reason = end.get();
   caf::anon_send_exit(stream, caf::exit_reason::user_shutdown);
+  if (asked_to_end) {
+    return {};
+  }
   return {Errc::kUnavailable, "the link to the process of the run has ended: " + reason};
 }
 

@@ -25,8 +25,9 @@ struct WorkerConnections {
 using MakeWorker = std::function<Result<actors::WorkerSpec>(
     const WorkerConnections& connections, const std::string& kind, std::uint32_t number)>;
 
-/// Runs the workers that the process of the run starts, until the link to it has ended. Blocks.
-/// Errors: `kUnavailable` with the reason if the run has not ended the process itself.
+/// Runs the workers that the process of the run starts, until that ends this process, or the link
+/// to it has ended. Blocks. Requires `begin_worker_process`. Errors: `kUnavailable` with the reason
+/// if the link has ended.
 [[nodiscard]] Status run_worker_process(const WorkerProcessAddress& address,
                                         const MakeWorker& make_worker);
 

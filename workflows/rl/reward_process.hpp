@@ -21,8 +21,8 @@ struct RewardProcess {
 };
 
 /// Scores responses for the run that has started this process, until that ends it. Blocks.
-/// Errors: `kResourceExhausted` if a thread cannot be started; `kUnavailable` if the process of the
-/// run is gone, or has ended this one.
+/// Errors: `kResourceExhausted` if a thread cannot be started; `kUnavailable` if the link to the
+/// process of the run has ended.
 [[nodiscard]] Status run_reward_process(const RlOptions& options, const RewardProcess& process);
 
 }  // namespace tidemill::workflows
