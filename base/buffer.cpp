@@ -52,6 +52,12 @@ Buffer Buffer::of_pool(std::shared_ptr<const void> owner, std::span<const std::b
   return buffer;
 }
 
+Buffer Buffer::named(const BufferIdentity& identity) {
+  Buffer buffer;
+  buffer.identity_ = identity;
+  return buffer;
+}
+
 Result<std::span<const std::byte>> Buffer::read() const {
   if (!resolved()) {
     return Status(Errc::kNotFound, to_string(identity_) + ": is not in this process");

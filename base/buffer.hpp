@@ -83,6 +83,10 @@ public:
                                       std::span<const std::byte> bytes,
                                       const BufferIdentity& identity);
 
+  /// Returns a handle that names bytes but does not hold them, as one that was read from a message.
+  /// It is resolved only if `identity` has no bytes.
+  [[nodiscard]] static Buffer named(const BufferIdentity& identity);
+
   /// Returns a handle to the `length` bytes that start at `offset`, as elements of `dtype`.
   /// Requires the range to be inside this buffer. A part of an unresolved handle is unresolved.
   [[nodiscard]] Buffer slice(std::size_t offset, std::size_t length, DType dtype) const;

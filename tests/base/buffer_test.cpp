@@ -57,6 +57,14 @@ TEST(Buffer, AHandleThatWasReadIsUnresolvedAndCannotBeRead) {
   EXPECT_EQ(remote.copy_to(1, out).code(), Errc::kNotFound);
 }
 
+TEST(Buffer, AHandleCanBeMadeFromAnIdentity) {
+  const Buffer remote = Buffer::named(kRemote);
+  EXPECT_FALSE(remote.resolved());
+  EXPECT_EQ(remote.identity(), kRemote);
+  EXPECT_EQ(remote.read().status().code(), Errc::kNotFound);
+  EXPECT_TRUE(Buffer::named({7, 12, 3, 16, 0, DType::kU8}).resolved()) << "it names no bytes";
+}
+
 TEST(BufferDeathTest, TheBytesOfAnUnresolvedHandleAreNeverEmpty) {
   const Buffer remote = received(kRemote);
   EXPECT_DEATH(static_cast<void>(remote.bytes()), "buffer 7.12.3\\+16, 4 bytes is not in this");
