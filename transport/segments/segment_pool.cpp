@@ -47,6 +47,10 @@ void SegmentPool::when_lendable(const Buffer& buffer, std::uint32_t reader, Call
   store_->when_lendable(buffer, reader, std::move(callback));
 }
 
+std::uint64_t SegmentPool::number() const noexcept {
+  return store_->pool();
+}
+
 SegmentPoolUse SegmentPool::use() const {
   return store_->use();
 }

@@ -134,6 +134,8 @@ public:
   /// Otherwise as `when_room`.
   void when_lendable(const Buffer& buffer, std::uint32_t reader, Callback callback);
 
+  /// Returns the number of the pool in identities.
+  [[nodiscard]] std::uint64_t number() const noexcept;
   [[nodiscard]] SegmentPoolUse use() const;
   /// Returns what a reader keeps from being used again: the sizes of all segments of which it holds
   /// loans; 0 for an unknown one. Units: bytes.
