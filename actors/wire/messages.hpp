@@ -32,6 +32,16 @@ enum class MessageKind : std::uint16_t {
   kRetire = 21,      // GroupVerdict
   kSettlement = 22,  // Settlement: the reply to the last four
 
+  // `ServingActor`; see serving_messages.hpp.
+  kGenerate = 32,       // RolloutRequest
+  kRolloutResult = 33,  // RolloutResult
+  kCancel = 34,         // SampleId; no reply
+  kLoad = 35,           // Snapshot
+  kLoaded = 36,         // PolicyVersion
+  kAdapters = 37,       // AdapterRequest
+  kAdapterList = 38,    // AdapterList
+  kServingEnded = 39,   // Failure; no reply: the actor that serves has ended
+
   // Control of the workers of a process.
   kStartWorker = 64,  // StartWorker; the reply is kDone
   kDrainWorker = 65,  // StartedWorker

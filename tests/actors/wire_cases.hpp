@@ -2,6 +2,7 @@
 // One example of each message that travels between processes, with every field set.
 #pragma once
 
+#include <bit>
 #include <chrono>
 #include <concepts>
 #include <cstdint>
@@ -12,9 +13,12 @@
 #include <vector>
 
 #include "actors/wire/messages.hpp"
+#include "actors/wire/serving_messages.hpp"
 #include "base/buffer.hpp"
 #include "base/clock.hpp"
 #include "base/result.hpp"
+#include "base/tensor/tensor.hpp"
+#include "tests/actors/serving_examples.hpp"
 
 namespace tidemill::test {
 
@@ -40,7 +44,14 @@ public:
   void add(std::string& text) { all_.push_back(text); }
   void add(bool& flag) { all_.emplace_back(flag ? "true" : "false"); }
   void add(Duration& duration) { all_.push_back(std::to_string(duration.count())); }
+  void add(float& number) {
+    all_.push_back("bits " + std::to_string(std::bit_cast<std::uint32_t>(number)));
+  }
   void add(Buffer& buffer) {
+    if (!buffer.resolved()) {
+      all_.push_back(to_string(buffer.identity()));
+      return;
+    }
     all_.push_back("dtype " + std::to_string(static_cast<int>(buffer.identity().dtype)) + ": " +
                    hex_of(buffer));
   }
@@ -52,6 +63,17 @@ public:
   void add(actors::WorkerEnded& x) { (*this)(x.name, x.reason, x.start); }
   void add(actors::LogLine& x) { add(x.text); }
   void add(actors::Failure& x) { add(x.status); }
+  template <class First, class Second>
+  void add(std::pair<First, Second>& pair) {
+    (*this)(pair.first, pair.second);
+  }
+  void add(TensorMap& tensors) {
+    all_.push_back("list of " + std::to_string(tensors.size()));
+    for (auto& [name, tensor] : tensors) {
+      all_.push_back(name);
+      add(tensor);
+    }
+  }
   template <class T>
   void add(std::vector<T>& list) {
     all_.push_back("list of " + std::to_string(list.size()));
@@ -195,6 +217,15 @@ inline std::vector<WireCase> wire_cases() {
       wire_case("worker ended", "worker_ended",
                 WorkerEnded{"rollout-9", {Errc::kUnavailable, "3 samples in a row"}, 347}),
       wire_case("log line", "log_line", LogLine{"reward-0: 2 samples without a reward"}),
+      wire_case("rollout request", "rollout_request", example_request()),
+      wire_case("rollout request", "rollout_request_flags", example_request_of_other_flags()),
+      wire_case("rollout result", "rollout_result", example_result()),
+      wire_case("cancel", "cancel", SampleId{0x99}),
+      wire_case("snapshot", "snapshot", example_snapshot()),
+      wire_case("snapshot", "snapshot_without_base", example_snapshot_without_base()),
+      wire_case("loaded version", "loaded_version", PolicyVersion{701, 702, 703}),
+      wire_case("adapter request", "adapter_request", example_adapter_request()),
+      wire_case("adapter list", "adapter_list", example_adapter_list()),
   };
 }
 

@@ -14,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "actors/wire/messages.hpp"
+#include "actors/wire/serving.capnp.h"
 #include "actors/wire/stream.capnp.h"
 #include "actors/wire/worker.capnp.h"
 #include "tests/actors/wire_cases.hpp"
@@ -156,6 +157,112 @@ TEST(WireHostile, DurationsThatNoClockHoldsAreRefused) {
   expect_corrupt<actors::LeaseReply>(
       built<wire::LeaseReply>([](auto out) { out.setLeaseTimeNs(std::uint64_t{1} << 63U); }),
       "lease reply: lease_time_ns 9223372036854775808 is out of range");
+}
+
+// -- tensors --------------------------------------------------------------------------------------
+
+// Returns a snapshot with one tensor of F32, and fills in the rest of it.
+template <class Fill>
+Buffer with_tensor(Fill fill) {
+  return built<actors::wire::Snapshot>([&](auto out) {
+    auto tensor = out.initBase(1)[0];
+    tensor.setName("w");
+    tensor.setDtype(static_cast<std::uint16_t>(DType::kF32));
+    fill(tensor);
+  });
+}
+
+template <class Out>
+void set_shape(Out tensor, std::vector<std::int64_t> shape, std::uint64_t length) {
+  auto extents = tensor.initShape(static_cast<unsigned>(shape.size()));
+  for (unsigned i = 0; i < extents.size(); ++i) {
+    extents.set(i, shape[i]);
+  }
+  tensor.initBuffer().setLength(length);
+}
+
+TEST(WireHostile, ATensorWhoseFieldsDoNotFitTogetherIsRefused) {
+  constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
+  const struct {
+    std::vector<std::int64_t> shape;
+    std::uint64_t length;
+    std::string fault;  // empty: it is read
+  } cases[] = {
+      {{2, 3}, 24, ""},
+      {{}, 4, ""},
+      {{0, 7}, 0, ""},
+      {{2, 3}, 23, "a buffer of 23 bytes instead of 24"},
+      {{2, 3}, 0, "a buffer of 0 bytes instead of 24"},
+      {{}, 0, "a buffer of 0 bytes instead of 4"},
+      {{-1, 3}, 12, "a negative extent"},
+      {{-2, -3}, 24, "a negative extent"},
+      {{kLargest, 2}, 0, "type and shape do not fit together"},
+      {{kLargest / 4 + 1}, 4, "type and shape do not fit together"},
+      {{std::int64_t{1} << 32, std::int64_t{1} << 32, 4}, 0, "type and shape do not fit together"},
+  };
+  for (const auto& [shape, length, fault] : cases) {
+    const Buffer body = with_tensor([&](auto tensor) { set_shape(tensor, shape, length); });
+    if (fault.empty()) {
+      EXPECT_TRUE(from_wire<engines::Snapshot>(body).ok()) << length;
+    } else {
+      expect_corrupt<engines::Snapshot>(body, "snapshot: a tensor with " + fault);
+    }
+  }
+}
+
+TEST(WireHostile, ATensorOutsideOfEverySegmentIsRefused) {
+  const auto at = [](std::uint64_t offset) {
+    return with_tensor([&](auto tensor) {
+      set_shape(tensor, {4}, 16);
+      tensor.getBuffer().setOffset(offset);
+    });
+  };
+  constexpr std::uint64_t kLast = std::numeric_limits<std::uint64_t>::max();
+  EXPECT_TRUE(from_wire<engines::Snapshot>(at(kLast - 16)).ok());
+  expect_corrupt<engines::Snapshot>(at(kLast - 15),
+                                    "snapshot: a tensor with a buffer that no segment contains");
+}
+
+TEST(WireHostile, ABlockTypeNeedsWholeBlocks) {
+  const auto of = [](DType dtype, std::int64_t columns, std::uint64_t length) {
+    return with_tensor([&](auto tensor) {
+      set_shape(tensor, {2, columns}, length);
+      tensor.setDtype(static_cast<std::uint16_t>(dtype));
+    });
+  };
+  EXPECT_TRUE(from_wire<engines::Snapshot>(of(DType::kBlockI8, 32, 68)).ok());
+  expect_corrupt<engines::Snapshot>(of(DType::kBlockI8, 33, 68),
+                                    "snapshot: a tensor with type and shape do not fit together");
+}
+
+TEST(WireHostile, TwoTensorsOfOneNameAreRefused) {
+  const Buffer body = built<actors::wire::AdapterRequest>([](auto out) {
+    auto tensors = out.initTensors(2);
+    for (auto tensor : tensors) {
+      tensor.setName("w");
+      set_shape(tensor, {3}, 3);
+    }
+  });
+  expect_corrupt<actors::AdapterRequest>(body, "adapter request: two tensors with one name");
+}
+
+TEST(WireHostile, UnknownEnumeratorsOfServingAreRefusedByName) {
+  namespace wire = actors::wire;
+  expect_corrupt<engines::RolloutRequest>(
+      built<wire::RolloutRequest>([](auto out) { out.setPriority(4); }),
+      "rollout request: priority 4 is unknown");
+  expect_corrupt<engines::RolloutResult>(
+      built<wire::RolloutResult>([](auto out) { out.setFinishReason(4); }),
+      "rollout result: finish reason 4 is unknown");
+  expect_corrupt<actors::AdapterRequest>(
+      built<wire::AdapterRequest>([](auto out) { out.setAction(3); }),
+      "adapter request: action 3 is unknown");
+  expect_corrupt<engines::Snapshot>(with_tensor([](auto tensor) { tensor.setDtype(15); }),
+                                    "snapshot: dtype 15 is unknown");
+  expect_corrupt<engines::RolloutRequest>(
+      built<wire::RolloutRequest>(
+          [](auto out) { out.setTimeLimitNs(std::numeric_limits<std::int64_t>::max()); }),
+      "rollout request: time_limit_ns 9223372036854775807 is out of range");
 }
 
 // -- pointers -------------------------------------------------------------------------------------
