@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "actors/remote/peer_port.hpp"
 
+#include <algorithm>
 #include <utility>
-#include <vector>
 
 #include <caf/all.hpp>
 
@@ -16,6 +16,10 @@ void deliver(const caf::strong_actor_ptr& receiver, std::shared_ptr<const PeerMe
   if (receiver != nullptr) {
     caf::anon_send(caf::actor_cast<caf::actor>(receiver), atom::deliver_v, std::move(message));
   }
+}
+
+void send_closed(const caf::strong_actor_ptr& receiver, const Status& reason) {
+  caf::anon_send(caf::actor_cast<caf::actor>(receiver), atom::closed_v, reason.message());
 }
 
 }  // namespace
@@ -34,13 +38,28 @@ void PeerPort::open(transport::PeerLinks& links, const transport::PeerLinkOption
   const std::lock_guard lock(mutex_);
   TIDEMILL_CHECK(link_ == nullptr && receiver_ == nullptr) << "opened twice";
   if (closing_ || !end_.ok()) {
-    caf::anon_send(caf::actor_cast<caf::actor>(receiver), atom::closed_v,
-                   end_.ok() ? "it was closed" : end_.message());
+    send_closed(receiver, end_.ok() ? Status(Errc::kUnavailable, "it was closed") : end_);
     return;
   }
   receiver_ = std::move(receiver);
   link_ = links.open(options, *this);
   send_waiting();
+}
+
+void PeerPort::add_receiver(MessageKind first, MessageKind last, caf::strong_actor_ptr receiver) {
+  const std::lock_guard lock(mutex_);
+  if (!end_.ok()) {
+    send_closed(receiver, end_);
+    return;
+  }
+  receivers_.push_back({first, last, std::move(receiver)});
+}
+
+const caf::strong_actor_ptr& PeerPort::receiver_of(MessageKind kind) const {
+  const auto found = std::ranges::find_if(receivers_, [kind](const Receiver& receiver) {
+    return receiver.first <= kind && kind <= receiver.last;
+  });
+  return found == receivers_.end() ? receiver_ : found->actor;
 }
 
 void PeerPort::close(const std::string& reason) {
@@ -111,7 +130,7 @@ void PeerPort::on_message(const transport::IncomingMessage& message) {
   {
     const std::lock_guard lock(mutex_);
     if (message.reply_to == 0) {
-      target = receiver_;
+      target = receiver_of(arrived->kind);
     } else if (const auto sent = sent_calls_.find(message.reply_to); sent != sent_calls_.end()) {
       arrived->call = sent->second;
       const auto caller = callers_.find(sent->second);
@@ -149,9 +168,12 @@ void PeerPort::on_ended(const Status& reason) {
   while (!callers_.empty()) {
     fail(callers_.begin()->first, reason);
   }
-  if (receiver_ != nullptr) {
-    caf::anon_send(caf::actor_cast<caf::actor>(receiver_), atom::closed_v, reason.message());
-    receiver_ = nullptr;  // the receiver holds the port
+  // The receivers hold the port.
+  if (const caf::strong_actor_ptr receiver = std::move(receiver_); receiver != nullptr) {
+    send_closed(receiver, reason);
+  }
+  for (const Receiver& receiver : std::exchange(receivers_, {})) {
+    send_closed(receiver.actor, reason);
   }
 }
 

@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include <caf/actor_control_block.hpp>
 #include <caf/allowed_unsafe_message_type.hpp>
@@ -65,6 +66,10 @@ public:
   /// is sent before waits.
   void open(transport::PeerLinks& links, const transport::PeerLinkOptions& options,
             caf::strong_actor_ptr receiver);
+  /// Lets `receiver` get the messages of kinds `first` to `last` in place of the receiver of
+  /// `open`. It gets `atom::closed` too. Call it before `open`, or messages that arrive earlier go
+  /// to the receiver of `open`.
+  void add_receiver(MessageKind first, MessageKind last, caf::strong_actor_ptr receiver);
   /// Closes the link, and returns once it is destroyed. Calls without a reply fail. Not from inside
   /// a call of the link.
   void close(const std::string& reason);
@@ -93,6 +98,13 @@ private:
     transport::OutgoingMessage message;
     std::uint64_t call = 0;  // or 0
   };
+  // Gets the messages of these kinds that are no replies.
+  struct Receiver {
+    MessageKind first{};
+    MessageKind last{};
+    caf::strong_actor_ptr actor;
+  };
+  [[nodiscard]] const caf::strong_actor_ptr& receiver_of(MessageKind kind) const;
   void release(const transport::IncomingMessage& message);
   void send(Waiting message, std::unique_lock<std::mutex> lock);
   void send_waiting();
@@ -105,7 +117,8 @@ private:
   int num_ending_ = 0;    // calls of `send` that end the link
   bool closing_ = false;  // a thread is in `close`, or was
   bool closed_ = false;   // that thread has left it
-  caf::strong_actor_ptr receiver_;
+  caf::strong_actor_ptr receiver_;        // of `open`
+  std::vector<Receiver> receivers_ = {};  // of `add_receiver`
   std::deque<Waiting> waiting_;
   std::uint64_t waiting_bytes_ = 0;  // of their bodies
   std::uint64_t last_call_ = 0;

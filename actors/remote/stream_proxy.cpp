@@ -7,6 +7,7 @@
 #include <caf/all.hpp>
 
 #include "actors/errors.hpp"
+#include "actors/remote/peer_reply.hpp"
 #include "actors/remote/spawn.hpp"
 #include "actors/stream/worker_leases.hpp"
 
@@ -43,26 +44,15 @@ caf::result<storage::Settlement> settle(Self self, MessageKind kind, Buffer body
 template <class Reply>
 void fulfill(caf::typed_response_promise<Reply>& promise, MessageKind kind,
              const PeerMessage& reply) {
-  Status failure = reply.failure;
-  if (failure.ok() && reply.kind == MessageKind::kFailure) {
-    const auto failed = from_wire<Failure>(reply.body);
-    failure = failed.ok() ? failed.value().status : failed.status();
-  } else if (failure.ok() && reply.kind != kind) {
-    failure = corrupt_data("stream proxy: a reply of kind " +
-                           std::to_string(static_cast<int>(reply.kind)));
+  auto content = read_reply<Reply>(kind, reply);
+  if (content.ok()) {
+    promise.deliver(std::move(content).value());
+  } else if (content.status().code() == Errc::kCorruptData) {
+    // What cannot be read must not end the run: another reply may be better.
+    promise.deliver(to_caf_error({Errc::kUnavailable, content.status().message()}));
+  } else {
+    promise.deliver(to_caf_error(content.status()));
   }
-  if (failure.ok()) {
-    auto decoded = from_wire<Reply>(reply.body);
-    if (decoded.ok()) {
-      promise.deliver(std::move(decoded).value());
-      return;
-    }
-    failure = decoded.status();
-  }
-  if (failure.code() == Errc::kCorruptData) {
-    failure = {Errc::kUnavailable, failure.message()};  // another reply may be better
-  }
-  promise.deliver(to_caf_error(failure));
 }
 
 void on_reply(Self self, const PeerMessage& reply) {

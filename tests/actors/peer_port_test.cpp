@@ -94,6 +94,34 @@ TEST_F(PeerPortTest, MessagesWaitUntilThePortIsOpen) {
   EXPECT_THAT(numbers(at_owner_), ElementsAre(1, 2));
 }
 
+TEST_F(PeerPortTest, MessagesOfSomeKindsGoToAReceiverOfTheirOwn) {
+  ports_ = peers_->make_ports();
+  Received& requests = callers_.emplace_back();
+  Received& ends = callers_.emplace_back();
+  ports_.owner->add_receiver(MessageKind::kGenerate, MessageKind::kAdapterList, receiver(requests));
+  ports_.owner->add_receiver(MessageKind::kServingEnded, MessageKind::kServingEnded,
+                             receiver(ends));
+  peers_->open(ports_, receiver(at_owner_), receiver(at_worker_));
+  ports_.worker->tell(MessageKind::kSettlement, numbered(1));
+  ports_.worker->tell(MessageKind::kGenerate, numbered(2));
+  ports_.worker->tell(MessageKind::kAdapterList, numbered(3));
+  ports_.worker->tell(MessageKind::kServingEnded, numbered(4));
+  ports_.worker->tell(MessageKind::kStartWorker, numbered(5));
+  drain();
+  EXPECT_THAT(numbers(at_owner_), ElementsAre(1, 5));
+  EXPECT_THAT(numbers(requests), ElementsAre(2, 3));
+  EXPECT_THAT(numbers(ends), ElementsAre(4));
+  ports_.owner->close("the end");
+  drain();
+  for (const Received* received : {&at_owner_, &requests, &ends}) {
+    EXPECT_THAT(received->closed, ElementsAre("the end"));
+  }
+  Received& late = callers_.emplace_back();
+  ports_.owner->add_receiver(MessageKind::kLogLine, MessageKind::kLogLine, receiver(late));
+  drain();
+  EXPECT_THAT(late.closed, ElementsAre("the end"));
+}
+
 TEST_F(PeerPortTest, ACallGetsItsReply) {
   open();
   Received& caller = callers_.emplace_back();
