@@ -10,6 +10,7 @@
 #include "tests/actors/sample_rows.hpp"
 #include "tests/support/actor_test.hpp"
 #include "tests/support/fake_actors.hpp"
+#include "tests/support/remote_serving.hpp"
 #include "tests/support/remote_workers.hpp"
 
 namespace tidemill::test {
@@ -23,7 +24,8 @@ using ::testing::HasSubstr;
 
 class RolloutWorkerFixture : public ActorTest {
 protected:
-  // Starts the worker. If it `is_remote`, it reaches its stream through a process boundary.
+  // Starts the worker. If it `is_remote`, it reaches its stream and its device through a process
+  // boundary.
   void start(bool is_remote) {
     stream_handle_ = keep(spawn_fake_stream(system(), stream_));
     device_handle_ = keep(spawn_fake_device(system(), device_));
@@ -37,6 +39,8 @@ protected:
     deps.stop_strings = {"end"};
     deps.sampling.temperature = 0.5F;
     if (is_remote) {
+      serving_.emplace(system(), device_handle_, port());
+      deps.serving = serving_->serving();
       remote_.emplace(system(), stream_handle_, [&](const actors::StreamConsumerActor& stream) {
         deps.stream = stream;
         worker_ = keep(actors::spawn_rollout_worker(system(), deps));
@@ -52,6 +56,7 @@ protected:
   }
   void TearDown() override {
     if (remote_.has_value()) {
+      serving_->stop();
       remote_->stop();
     }
     ActorTest::TearDown();
@@ -94,6 +99,7 @@ protected:
   actors::RolloutWorkerActor worker_;
   std::shared_ptr<std::optional<Status>> exit_;
   std::optional<RemoteWorkers> remote_;
+  std::optional<RemoteServing> serving_;
 };
 
 // The parameter says whether the worker is remote.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests the contract of actors/router/handles.hpp with fake devices.
 #include <chrono>
+#include <list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,6 +13,8 @@
 #include "actors/router/spawn.hpp"
 #include "tests/support/actor_test.hpp"
 #include "tests/support/fake_actors.hpp"
+#include "tests/support/remote_serving.hpp"
+#include "tests/support/remote_workers.hpp"
 
 namespace tidemill::test {
 namespace {
@@ -22,13 +25,27 @@ using engines::RolloutResult;
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
-class RouterTest : public ActorTest {
+class RouterFixture : public ActorTest {
 protected:
+  void TearDown() override {
+    for (RemoteServing& process : processes_) {
+      process.stop();
+    }
+    ActorTest::TearDown();
+  }
+  // Returns the device with this index, as a router sees it.
+  actors::ServingActor serving(std::size_t device) {
+    if (!remote_) {
+      return handles_.at(device);
+    }
+    const RemoteServingOptions options{"device-" + std::to_string(device)};
+    return processes_.emplace_back(system(), handles_.at(device), port(), options).serving();
+  }
   void start(std::size_t num_devices) {
     for (std::size_t i = 0; i < num_devices; ++i) {
       devices_.push_back(std::make_shared<FakeDevice>());
       handles_.push_back(keep(spawn_fake_device(system(), devices_.back())));
-      deps_.devices.push_back({"device-" + std::to_string(i), handles_.back()});
+      deps_.devices.push_back({"device-" + std::to_string(i), serving(i)});
     }
     router_ = keep(actors::spawn_router(system(), deps_));
   }
@@ -63,9 +80,19 @@ protected:
   std::vector<std::shared_ptr<FakeDevice>> devices_;
   std::vector<actors::DeviceActor> handles_;
   actors::RouterActor router_;
+  bool remote_ = false;  // whether the devices are in other processes
+  std::list<RemoteServing> processes_;
 };
 
-TEST_F(RouterTest, GenerateGoesToTheLeastLoadedDeviceAndItsReplyToTheRequester) {
+// The parameter says whether the devices are in other processes.
+class RouterTest : public RouterFixture, public ::testing::WithParamInterface<bool> {
+protected:
+  void SetUp() override { remote_ = GetParam(); }
+};
+
+INSTANTIATE_TEST_SUITE_P(Places, RouterTest, ::testing::Bool(), place_name);
+
+TEST_P(RouterTest, GenerateGoesToTheLeastLoadedDeviceAndItsReplyToTheRequester) {
   start(2);
   const auto first = generate(0);
   const auto second = generate(1);
@@ -84,7 +111,7 @@ TEST_F(RouterTest, GenerateGoesToTheLeastLoadedDeviceAndItsReplyToTheRequester) 
   EXPECT_EQ(third.count(), 1);
 }
 
-TEST_F(RouterTest, CancelGoesToTheDeviceOfTheRequest) {
+TEST_P(RouterTest, CancelGoesToTheDeviceOfTheRequest) {
   start(2);
   const auto first = generate(0);
   generate(1);
@@ -97,7 +124,7 @@ TEST_F(RouterTest, CancelGoesToTheDeviceOfTheRequest) {
   EXPECT_TRUE(devices_[0]->cancelled.empty()) << "the request has ended";
 }
 
-TEST_F(RouterTest, ASecondRequestForASampleGoesToTheDeviceOfTheFirst) {
+TEST_P(RouterTest, ASecondRequestForASampleGoesToTheDeviceOfTheFirst) {
   start(2);
   const auto first = generate(5);
   const auto second = generate(5);
@@ -108,7 +135,7 @@ TEST_F(RouterTest, ASecondRequestForASampleGoesToTheDeviceOfTheFirst) {
   EXPECT_EQ(second.value().finish_reason, FinishReason::kStop);
 }
 
-TEST_F(RouterTest, AnErrorOfTheDeviceReachesTheRequesterAndIsNotRetried) {
+TEST_P(RouterTest, AnErrorOfTheDeviceReachesTheRequesterAndIsNotRetried) {
   start(2);
   const auto refused = generate(0);
   take(devices_[0]->generations).fail({Errc::kInvalidArgument, "empty prompt"});
@@ -118,7 +145,7 @@ TEST_F(RouterTest, AnErrorOfTheDeviceReachesTheRequesterAndIsNotRetried) {
   EXPECT_TRUE(devices_[1]->generations.empty());
 }
 
-TEST_F(RouterTest, AQuarantinedDeviceLosesItsRequestsAndGetsNoOthers) {
+TEST_P(RouterTest, AQuarantinedDeviceLosesItsRequestsAndGetsNoOthers) {
   start(2);
   const auto lost = generate(0);
   const auto kept = generate(1);
@@ -138,7 +165,7 @@ TEST_F(RouterTest, AQuarantinedDeviceLosesItsRequestsAndGetsNoOthers) {
   EXPECT_TRUE(kept.ok());
 }
 
-TEST_F(RouterTest, ADeviceThatJoinsGetsRequests) {
+TEST_P(RouterTest, ADeviceThatJoinsGetsRequests) {
   start(1);
   generate(0);
   const auto late = std::make_shared<FakeDevice>();
@@ -154,7 +181,7 @@ TEST_F(RouterTest, ADeviceThatJoinsGetsRequests) {
   EXPECT_EQ(devices_[0]->generations.size(), 3U);
 }
 
-TEST_F(RouterTest, RequestsWaitForADeviceThatJoinsIfTheRouterIsToldSo) {
+TEST_P(RouterTest, RequestsWaitForADeviceThatJoinsIfTheRouterIsToldSo) {
   deps_.max_pending = 2;
   start(1);
   const auto lost = generate(0);
@@ -181,7 +208,7 @@ TEST_F(RouterTest, RequestsWaitForADeviceThatJoinsIfTheRouterIsToldSo) {
   EXPECT_EQ(generate(5).status().code(), Errc::kUnavailable) << "no device is joining any more";
 }
 
-TEST_F(RouterTest, ADeviceThatLeavesEndsItsRequestsAndGetsNoOthers) {
+TEST_P(RouterTest, ADeviceThatLeavesEndsItsRequestsAndGetsNoOthers) {
   start(2);
   const auto first = generate(0);
   const auto second = generate(1);
@@ -206,7 +233,7 @@ TEST_F(RouterTest, ADeviceThatLeavesEndsItsRequestsAndGetsNoOthers) {
   EXPECT_EQ(devices_[1]->generations.size(), 1U) << "it has come back";
 }
 
-TEST_F(RouterTest, ASecondRequestForASampleOfALeavingDeviceDoesNotWaitForAJoin) {
+TEST_P(RouterTest, ASecondRequestForASampleOfALeavingDeviceDoesNotWaitForAJoin) {
   start(2);
   const auto first = generate(0);
   generate(1);
@@ -224,7 +251,7 @@ TEST_F(RouterTest, ASecondRequestForASampleOfALeavingDeviceDoesNotWaitForAJoin) 
   EXPECT_FALSE(other.arrived());
 }
 
-TEST_F(RouterTest, ADeviceWithoutRequestsLeavesAtOnce) {
+TEST_P(RouterTest, ADeviceWithoutRequestsLeavesAtOnce) {
   start(1);
   const auto left = ask<std::uint64_t>(router_, atom::leave_v, std::string("device-0"));
   drain();
@@ -233,7 +260,7 @@ TEST_F(RouterTest, ADeviceWithoutRequestsLeavesAtOnce) {
 }
 
 // The promises of a terminated actor are never settled, so only the router can fail them.
-TEST_F(RouterTest, TheRequestsOfADeviceThatEndsFailAtOnce) {
+TEST_F(RouterFixture, TheRequestsOfADeviceThatEndsFailAtOnce) {
   start(2);
   const auto lost = generate(0);
   const auto kept = generate(1);
@@ -247,7 +274,7 @@ TEST_F(RouterTest, TheRequestsOfADeviceThatEndsFailAtOnce) {
   EXPECT_THAT(none.status().message(), HasSubstr("no device serves: device-1 has ended"));
 }
 
-TEST_F(RouterTest, RefusesRequestsBeyondItsBound) {
+TEST_P(RouterTest, RefusesRequestsBeyondItsBound) {
   deps_.max_pending = 2;
   start(1);
   generate(0);
@@ -260,14 +287,14 @@ TEST_F(RouterTest, RefusesRequestsBeyondItsBound) {
   EXPECT_EQ(devices_[0]->generations.size(), 2U);
 }
 
-TEST_F(RouterTest, ADeviceThatNeverRepliesFailsTheRequestInTheEnd) {
+TEST_F(RouterFixture, ADeviceThatNeverRepliesFailsTheRequestInTheEnd) {
   start(1);
   const auto late = generate(0);
   advance(26h);
   EXPECT_EQ(late.status().code(), Errc::kTimeout);
 }
 
-TEST_F(RouterTest, VersionsAndAdaptersAreLoadedIntoDevices) {
+TEST_P(RouterTest, VersionsAndAdaptersAreLoadedIntoDevices) {
   start(1);
   const auto loaded = ask<PolicyVersion>(router_, atom::load_v, engines::Snapshot{});
   const auto listed = ask<actors::AdapterList>(router_, atom::adapters_v, actors::AdapterRequest{});
@@ -276,7 +303,7 @@ TEST_F(RouterTest, VersionsAndAdaptersAreLoadedIntoDevices) {
   EXPECT_EQ(listed.status().code(), Errc::kUnimplemented);
 }
 
-TEST_F(RouterTest, RequestsThatHaveEndedLeaveNoTimer) {
+TEST_F(RouterFixture, RequestsThatHaveEndedLeaveNoTimer) {
   start(1);
   for (std::uint64_t id = 0; id < 20; ++id) {
     generate(id);
@@ -285,7 +312,7 @@ TEST_F(RouterTest, RequestsThatHaveEndedLeaveNoTimer) {
   EXPECT_EQ(num_timers(), 0U);
 }
 
-TEST_F(RouterTest, RequestsThatHaveFailedLeaveNoTimer) {
+TEST_F(RouterFixture, RequestsThatHaveFailedLeaveNoTimer) {
   start(1);
   const auto refused = generate(0);
   take(devices_[0]->generations).fail({Errc::kInvalidArgument, "empty prompt"});
@@ -294,7 +321,7 @@ TEST_F(RouterTest, RequestsThatHaveFailedLeaveNoTimer) {
   EXPECT_EQ(num_timers(), 0U);
 }
 
-TEST_F(RouterTest, ADeviceThatIsRemovedIsReleased) {
+TEST_F(RouterFixture, ADeviceThatIsRemovedIsReleased) {
   start(1);
   for (const std::string removal : {"quarantined", "ended"}) {
     const auto late = std::make_shared<FakeDevice>();
