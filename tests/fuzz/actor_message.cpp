@@ -7,6 +7,7 @@
 #include <string>
 
 #include "actors/wire/messages.hpp"
+#include "actors/wire/serving_messages.hpp"
 #include "tests/fuzz/target.hpp"
 
 namespace tidemill::fuzz {
@@ -53,6 +54,13 @@ constexpr std::array kRows{
     Row{check<actors::StartedWorker>, "started worker: "},
     Row{check<actors::WorkerEnded>, "worker ended: "},
     Row{check<actors::LogLine>, "log line: "},
+    Row{check<engines::RolloutRequest>, "rollout request: "},
+    Row{check<engines::RolloutResult>, "rollout result: "},
+    Row{check<SampleId>, "cancel: "},
+    Row{check<engines::Snapshot>, "snapshot: "},
+    Row{check<PolicyVersion>, "loaded version: "},
+    Row{check<actors::AdapterRequest>, "adapter request: "},
+    Row{check<actors::AdapterList>, "adapter list: "},
 };
 
 }  // namespace
