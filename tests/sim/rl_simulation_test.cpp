@@ -44,6 +44,7 @@ TEST(RlSimulation, InvariantsHoldUnderFaultsForEverySeed) {
     EXPECT_GT(counts["devices_joined"], count / 10);
     EXPECT_GT(counts["devices_left"], count / 50);
     EXPECT_GT(counts["late_requests"], count);
+    EXPECT_GT(counts["remote_servers"], count / 10);
     EXPECT_GT(counts["runs_with_processes"], count / 5);
     EXPECT_GT(counts["process_kills"], count / 10);
     EXPECT_GT(counts["processes"], count / 2);
@@ -154,6 +155,61 @@ TEST(RlSimulation, RewardProcessesBehindABadNetworkChangeNoBit) {
   }
   EXPECT_GT(kills, 20U);
   EXPECT_GT(processes, 60U);
+}
+
+// Devices serve in other processes, which die, over the same network. No bit changes.
+TEST(RlSimulation, ServersBehindABadNetworkChangeNoBit) {
+  std::uint64_t kills = 0;
+  std::uint64_t quarantines = 0;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    SimulationOptions options;
+    options.steps = 6;
+    options.generation_order =
+        seed % 2 == 0 ? actors::GenerationOrder::kFree : actors::GenerationOrder::kFixed;
+    options.max_staleness = seed % 2 == 0 ? 0 : seed % 3;
+    options.servers = 3;
+    options.remote_servers = 2;
+    options.on_device_failure =
+        seed % 4 < 2 ? actors::FailurePolicy::kDrop : actors::FailurePolicy::kFailRun;
+    FaultOptions faults;
+    faults.seed = seed;
+    faults.process_kills = 2;
+    faults.network = {.lost = 0.01,
+                      .repeated = 0.1,
+                      .damaged = 0.01,
+                      .broken = 0.01,
+                      .max_delay = std::chrono::milliseconds(20)};
+    const SimulationReport report = simulate(options, faults);
+    EXPECT_EQ(report.violations, std::vector<std::string>{}) << "seed " << seed;
+    EXPECT_EQ(report.end_error, "");
+    EXPECT_EQ(report.weights_digest, run_plain_loop(options).weights_digest) << "seed " << seed;
+    kills += report.process_kills;
+    quarantines += report.quarantines;
+  }
+  EXPECT_GT(kills, 15U);
+  EXPECT_GT(quarantines, 5U);
+}
+
+// A remote device is as good as a local one: nothing ends, and no row is delivered twice.
+TEST(RlSimulation, RemoteServersBehindAGoodNetworkLoseNothing) {
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+    SimulationOptions options;
+    options.max_staleness = seed % 3;
+    options.generation_order =
+        seed % 2 == 0 ? actors::GenerationOrder::kFree : actors::GenerationOrder::kFixed;
+    options.servers = 2;
+    options.remote_servers = 2;
+    options.eval_every = 2;
+    FaultOptions faults;
+    faults.seed = seed;
+    faults.max_hurry = std::chrono::milliseconds(250);
+    const SimulationReport report = simulate(options, faults);
+    EXPECT_EQ(report.violations, std::vector<std::string>{}) << "seed " << seed;
+    EXPECT_EQ(report.end_error, "");
+    EXPECT_TRUE(report.calm);
+    EXPECT_EQ(report.rows_redelivered, 0U);
+    EXPECT_EQ(report.quarantines, 0U);
+  }
 }
 
 // Workers come and go, but a synchronous run trains the same rows.

@@ -30,6 +30,7 @@ constexpr std::uint64_t kLoads = 85;
 constexpr std::uint64_t kWorkerChanges = 86;
 constexpr std::uint64_t kLateDevices = 87;
 constexpr std::uint64_t kProcesses = 88;
+constexpr std::uint64_t kRemoteServers = 89;
 constexpr std::uint64_t kStopEvents = 1'500;  // stops fall within this many
 
 // Returns weights that are exact in binary, so that sums do not depend on their order.
@@ -69,6 +70,7 @@ std::string describe(const SimulationOptions& options) {
           " fail_first_one_in=" + std::to_string(options.fail_first_one_in) +
           (options.mix_versions ? " mix_versions" : "") +
           " servers=" + std::to_string(options.servers) +
+          " remote_servers=" + std::to_string(options.remote_servers) +
           " reward_processes=" + std::to_string(options.reward_processes) +
           (options.on_device_failure == actors::FailurePolicy::kDrop ? " drop_device" : "");
   if (options.best.enabled()) {
@@ -178,6 +180,7 @@ private:
     counts["runs_with_processes"] += report.processes > 0 ? 1 : 0;
     counts["processes"] += report.processes;
     counts["process_kills"] += report.process_kills;
+    counts["remote_servers"] += options_.remote_servers;
     counts["runs_with_late_devices"] += faults_.late_devices > 0 ? 1 : 0;
     counts["devices_joined"] += report.devices_joined;
     counts["devices_left"] += report.devices_left;
@@ -351,6 +354,10 @@ SimulationOptions options_of_seed(std::uint64_t seed) {
     options.servers = static_cast<std::uint32_t>(1 + devices.below(2));
     options.on_device_failure =
         devices.below(2) == 0 ? actors::FailurePolicy::kFailRun : actors::FailurePolicy::kDrop;
+  }
+  RandomStream remote(seed, kRemoteServers);
+  if (options.servers > 0 && remote.below(2) == 0) {
+    options.remote_servers = static_cast<std::uint32_t>(1 + remote.below(options.servers));
   }
   RandomStream processes(seed, kProcesses);
   if (processes.below(3) == 0) {

@@ -12,6 +12,7 @@
 #include "tests/sim/version_witness.hpp"
 #include "tests/support/deterministic_system.hpp"
 #include "tests/support/simulated_processes.hpp"
+#include "tests/support/simulated_servers.hpp"
 #include "workflows/processes/worker_processes.hpp"
 #include "workflows/rl/composition.hpp"
 
@@ -134,6 +135,7 @@ public:
       server_ports_.push_back(
           actors::make_simulated_work_port(world_.system(), latency_below(options.device_delay)));
     }
+    lend_port_ = actors::make_simulated_work_port(world_.system(), latency);
     load_faults_->refused = choose(faults.failed_loads, kTypicalLoads);
     for (std::uint32_t i = 0; i < faults.worker_changes; ++i) {
       change_at_.insert(random_.below(kTypicalEvents));
@@ -161,8 +163,8 @@ public:
       if (kill_at_.contains(report_.events)) {
         kill_one();
       }
-      if (kill_process_at_.contains(report_.events) && processes_ != nullptr) {
-        report_.process_kills += processes_->kill_one(random_) ? 1 : 0;
+      if (kill_process_at_.contains(report_.events)) {
+        kill_process();
       }
       if (change_at_.contains(report_.events)) {
         change_workers(supervisor);
@@ -191,6 +193,10 @@ public:
     if (processes_ != nullptr) {
       report_.processes = processes_->num_started();
       processes_->end();
+    }
+    if (servers_ != nullptr) {
+      report_.processes += servers_->num_started();
+      servers_->end();
     }
     report_.commits_refused = commits_->num_refused();
     report_.appends_refused = append_faults_->num_refused;
@@ -370,6 +376,13 @@ private:
     if (options_.reward_processes > 0) {
       move_rewards(plan);
     }
+    if (options_.remote_servers > 0) {
+      servers_ = std::make_unique<SimulatedServers>(world_.system(), faults_.seed + 1,
+                                                    faults_.network, *lend_port_);
+      plan.remote_serving = [this](workflows::ServingDevices devices) {
+        return servers_->move(std::move(devices), options_.remote_servers);
+      };
+    }
     return plan;
   }
 
@@ -426,6 +439,10 @@ private:
       alive_.clear();
       for (const actors::CorePart& part : parts.core) {
         alive_.push_back(caf::actor_cast<caf::actor_addr>(part.actor));
+      }
+      if (servers_ != nullptr) {
+        const std::vector<caf::actor_addr> devices = servers_->devices();
+        alive_.insert(alive_.end(), devices.begin(), devices.end());
       }
       for (actors::WorkerSpec& spec : parts.workers) {
         watch_worker(spec);
@@ -509,6 +526,15 @@ private:
     if (!candidates.empty()) {
       ++report_.kills;
       caf::anon_send_exit(candidates[random_.below(candidates.size())], caf::exit_reason::kill);
+    }
+  }
+
+  void kill_process() {
+    const bool server = servers_ != nullptr && (processes_ == nullptr || random_.below(2) == 0);
+    if (server) {
+      report_.process_kills += servers_->kill_one(random_) ? 1 : 0;
+    } else if (processes_ != nullptr) {
+      report_.process_kills += processes_->kill_one(random_) ? 1 : 0;
     }
   }
 
@@ -618,11 +644,13 @@ private:
   std::unique_ptr<actors::WorkPort> device_port_;
   std::vector<std::unique_ptr<actors::WorkPort>> server_ports_;
   std::vector<std::unique_ptr<actors::WorkPort>> late_ports_;
+  std::unique_ptr<actors::WorkPort> lend_port_;
   std::unique_ptr<actors::WorkPort> io_port_;
   std::unique_ptr<actors::WorkPort> commit_port_;
   std::vector<std::unique_ptr<actors::WorkPort>> reward_ports_;
   std::unique_ptr<actors::WorkPort> eval_port_;
   std::unique_ptr<SimulatedProcesses> processes_;  // null: the run has none
+  std::unique_ptr<SimulatedServers> servers_;      // likewise
   DeterministicSystem world_;
 };
 

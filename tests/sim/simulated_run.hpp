@@ -31,7 +31,8 @@ struct SimulationOptions {
   std::uint32_t rollout_workers = 2;
   std::uint32_t reward_workers = 1;
   std::uint32_t reward_processes = 0;  // 0: the reward workers are in the process of the run
-  std::uint32_t servers = 0;  // devices that serve, in addition to the one that also trains
+  std::uint32_t servers = 0;         // devices that serve, in addition to the one that also trains
+  std::uint32_t remote_servers = 0;  // of `servers`, those in processes of their own
   /// Of a device that only serves.
   actors::FailurePolicy on_device_failure = actors::FailurePolicy::kFailRun;
   std::vector<double> reward_weights;  // of the parts of a sum; empty: a single reward
@@ -67,8 +68,8 @@ struct SimulationOptions {
 struct FaultOptions {
   std::uint64_t seed = 0;                  // also for the scheduler's choices
   std::uint32_t kills = 0;                 // actors to kill, at random events
-  std::uint32_t process_kills = 0;         // worker processes to kill, at random events
-  transport::LoopbackFaults network = {};  // between the run and its worker processes
+  std::uint32_t process_kills = 0;         // processes to kill, at random events
+  transport::LoopbackFaults network = {};  // between the run and its processes
   std::uint32_t worker_changes = 0;        // workers to add, drain or remove, at random events
   std::uint32_t late_devices = 0;          // devices that join, at random events
   std::uint32_t device_leaves = 0;         // devices that are asked to leave, at random events

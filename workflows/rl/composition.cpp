@@ -37,8 +37,11 @@ Incarnation compose(caf::actor_system& system, const RlPlan& plan, const RunOrig
                     const std::shared_ptr<RlEngines>& engines, RunListenerActor run_listener) {
   OwnerState state = std::exchange(engines->owner, {});
   state.device = start_training_device(system, plan.owner, engines->training, engines);
-  const ServingDevices serving =
+  ServingDevices serving =
       start_serving_devices(system, plan.rollout, engines->serving_devices, engines);
+  if (plan.remote_serving) {
+    serving = plan.remote_serving(std::move(serving));
+  }
   RunParts parts;
   parts.core = state.device.core;
   parts.core.insert(parts.core.end(), serving.core.begin(), serving.core.end());

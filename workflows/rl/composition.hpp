@@ -43,6 +43,9 @@ struct RlPlan {
   /// Empty: they are in this process, as `reward` says.
   std::function<WorkerFactory(const actors::RunOrigin&, const actors::StreamConsumerActor&)>
       remote_reward;
+  /// Replaces devices of an incarnation that only serve by proxies of devices in other processes.
+  /// Empty: all of them are in this process.
+  std::function<ServingDevices(ServingDevices)> remote_serving;
 };
 
 /// Callbacks of a run, its first incarnation, and how often it may restart.
