@@ -17,12 +17,10 @@ public:
   PeerConnectionHandler() = default;
   PeerConnectionHandler(const PeerConnectionHandler&) = delete;
   PeerConnectionHandler& operator=(const PeerConnectionHandler&) = delete;
+  virtual ~PeerConnectionHandler() = default;
 
   virtual void on_frame(PeerConnection& from, const Buffer& frame) = 0;
   virtual void on_closed(PeerConnection& from, const Status& reason) = 0;
-
-protected:
-  ~PeerConnectionHandler() = default;
 };
 
 /// Owns a connection. A connection that was accepted changes its handler at its first frame, which

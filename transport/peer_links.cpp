@@ -21,7 +21,9 @@ namespace tidemill::transport {
 class PeerLinks::Impl final : public PeerConnectionHandler {
 public:
   Impl(const Clock& clock, Wake wake) : clock_(clock), wake_(std::move(wake)) {}
-  ~Impl() { TIDEMILL_CHECK(links_.empty()) << links_.size() << " links outlive their process"; }
+  ~Impl() override {
+    TIDEMILL_CHECK(links_.empty()) << links_.size() << " links outlive their process";
+  }
 
   std::unique_ptr<PeerLink::Impl> open(const PeerLinkOptions& options, PeerLinkListener& listener) {
     auto link = std::make_unique<PeerLink::Impl>(options, listener, clock_, wake_);
@@ -49,9 +51,11 @@ public:
         dropped = std::move(arrivals_.front().connection);
         arrivals_.pop_front();
       }
-      arrivals_.push_back({std::make_unique<PeerConnection>(std::move(connection)),
-                           clock_.now() + kMaxArrivalTime});
-      arrivals_.back().connection->start(*this);
+      Arrival arrival;
+      arrival.connection = std::make_unique<PeerConnection>(std::move(connection));
+      arrival.expires = clock_.now() + kMaxArrivalTime;
+      arrival.connection->start(*this);
+      arrivals_.push_back(std::move(arrival));
     }
     wake_();
   }

@@ -114,9 +114,9 @@ private:
   mutable std::mutex mutex_;         // of all below
   std::condition_variable changed_;  // of the next four
   std::unique_ptr<transport::PeerLink> link_;
-  int num_ending_ = 0;    // calls of `send` that end the link
-  bool closing_ = false;  // a thread is in `close`, or was
-  bool closed_ = false;   // that thread has left it
+  int num_ending_ = 0;                    // calls of `send` that end the link
+  bool closing_ = false;                  // a thread is in `close`, or was
+  bool closed_ = false;                   // that thread has left it
   caf::strong_actor_ptr receiver_;        // of `open`
   std::vector<Receiver> receivers_ = {};  // of `add_receiver`
   std::deque<Waiting> waiting_;
