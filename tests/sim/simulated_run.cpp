@@ -25,6 +25,7 @@ using actors::StreamStatus;
 using workflows::RlEngines;
 
 constexpr std::uint64_t kMaxEvents = 200'000;
+constexpr std::uint64_t kMaxEventsOfNetworks = 1'000'000;  // heartbeats are events too
 constexpr std::uint64_t kTypicalEvents = 1'500;  // kills happen within this many
 constexpr std::uint64_t kTypicalCommits = 3;     // and failures within this many saves
 constexpr std::uint64_t kTypicalAppends = 5;     // or appends
@@ -154,7 +155,7 @@ public:
     const auto supervisor = workflows::spawn_rl_run(world_.system(), plan(), hooks());
     caf::anon_send(supervisor, atom::start_v);
     while (!ended_) {
-      if (report_.events == kMaxEvents) {
+      if (report_.events == max_events()) {
         violate("the run did not end within the event limit");
         caf::anon_send_exit(supervisor, caf::exit_reason::kill);
         kill_all();
@@ -218,6 +219,11 @@ private:
       numbers.insert(1 + random_.below(below));
     }
     return numbers;
+  }
+
+  [[nodiscard]] std::uint64_t max_events() const {
+    const bool network = options_.reward_processes > 0 || options_.remote_servers > 0;
+    return network ? kMaxEventsOfNetworks : kMaxEvents;
   }
 
   void violate(const std::string& what) {
