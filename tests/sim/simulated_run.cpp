@@ -26,11 +26,11 @@ using workflows::RlEngines;
 
 constexpr std::uint64_t kMaxEvents = 200'000;
 constexpr std::uint64_t kMaxEventsOfNetworks = 1'000'000;  // heartbeats are events too
-constexpr std::uint64_t kTypicalEvents = 1'500;  // kills happen within this many
-constexpr std::uint64_t kTypicalCommits = 3;     // and failures within this many saves
-constexpr std::uint64_t kTypicalAppends = 5;     // or appends
-constexpr std::uint64_t kTypicalLoads = 6;       // or loads of new weights
-constexpr std::uint32_t kUntrainedBatches = 4;   // after which a run without a signal ends
+constexpr std::uint64_t kTypicalEvents = 1'500;            // kills happen within this many
+constexpr std::uint64_t kTypicalCommits = 3;               // and failures within this many saves
+constexpr std::uint64_t kTypicalAppends = 5;               // or appends
+constexpr std::uint64_t kTypicalLoads = 6;                 // or loads of new weights
+constexpr std::uint32_t kUntrainedBatches = 4;  // after which a run without a signal ends
 
 constexpr std::uint64_t kGroupBytes = 16'384;  // more than any group takes
 constexpr Duration kLease = std::chrono::seconds(2);
