@@ -12,24 +12,32 @@
 namespace tidemill::actors {
 
 /// Returns why a call has failed, or success if `reply` has the content of a reply.
+/// Errors: the failure of the call; `kUnavailable` if it cannot be read. That may be a fault of the
+/// other process, which must not end the run as a failure that would repeat.
 [[nodiscard]] inline Status failure_of(const PeerMessage& reply) {
   if (!reply.failure.ok() || reply.kind != MessageKind::kFailure) {
     return reply.failure;
   }
   const auto failed = from_wire<Failure>(reply.body);
-  return failed.ok() ? failed.value().status : failed.status();
+  return failed.ok() ? failed.value().status
+                     : Status(Errc::kUnavailable, failed.status().message());
 }
 
 /// Returns the content of the reply to a call, which must be of `kind`.
-/// Errors: the failure of the call; `kCorruptData` if the reply is no such message.
+/// Errors: those of `failure_of`; `kUnavailable` if the reply is no such message.
 template <class Reply>
 [[nodiscard]] Result<Reply> read_reply(MessageKind kind, const PeerMessage& reply) {
   TIDEMILL_RETURN_IF_ERROR(failure_of(reply));
   if (reply.kind != kind) {
-    return corrupt_data("a reply of kind " + std::to_string(static_cast<int>(reply.kind)) +
-                        " instead of " + std::to_string(static_cast<int>(kind)));
+    return Status(Errc::kUnavailable, "a reply of kind " +
+                                          std::to_string(static_cast<int>(reply.kind)) +
+                                          " instead of " + std::to_string(static_cast<int>(kind)));
   }
-  return from_wire<Reply>(reply.body);
+  auto content = from_wire<Reply>(reply.body);
+  if (!content.ok()) {
+    return Status(Errc::kUnavailable, content.status().message());
+  }
+  return content;
 }
 
 }  // namespace tidemill::actors

@@ -47,9 +47,6 @@ void fulfill(caf::typed_response_promise<Reply>& promise, MessageKind kind,
   auto content = read_reply<Reply>(kind, reply);
   if (content.ok()) {
     promise.deliver(std::move(content).value());
-  } else if (content.status().code() == Errc::kCorruptData) {
-    // What cannot be read must not end the run: another reply may be better.
-    promise.deliver(to_caf_error({Errc::kUnavailable, content.status().message()}));
   } else {
     promise.deliver(to_caf_error(content.status()));
   }

@@ -9,6 +9,7 @@
 
 #include "actors/deadlines.hpp"
 #include "actors/errors.hpp"
+#include "actors/remote/peer_reply.hpp"
 #include "actors/remote/spawn.hpp"
 #include "actors/stream/spawn.hpp"
 #include "actors/stream/worker_leases.hpp"
@@ -97,8 +98,12 @@ void give_back(Self self, const LeaseRequest& request, std::span<const storage::
 // group if the task takes groups, counts as failed if it does not fit alone.
 void reply_with_rows(Self self, std::uint64_t number, const LeaseRequest& request,
                      const LeaseReply& leased) {
+  Buffer body = to_wire(leased);
+  if (body.size_bytes() <= transport::kMaxBodyBytes) {
+    self->state.deps.port->reply(number, MessageKind::kLeaseReply, std::move(body));
+    return;
+  }
   LeaseReply reply = leased;
-  Buffer body = to_wire(reply);
   std::size_t failed = 0;  // rows, from the first
   while (body.size_bytes() > transport::kMaxBodyBytes && !reply.rows.empty()) {
     std::size_t keep = half_of(reply.rows, takes_groups(request.task));
@@ -256,14 +261,7 @@ void on_start_ended(Self self, const PeerMessage& reply) {
   }
   WorkerGateState::Start started = std::move(start->second);
   self->state.starts.erase(start);
-  Status failure = reply.failure;
-  if (failure.ok() && reply.kind == MessageKind::kFailure) {
-    const auto failed = from_wire<Failure>(reply.body);
-    // What cannot be read must not end the run: another process may do better.
-    failure =
-        failed.ok() ? failed.value().status : Status(Errc::kUnavailable, failed.status().message());
-  }
-  failure = failure.with_context(self->state.deps.process);
+  const Status failure = failure_of(reply).with_context(self->state.deps.process);
   if (failure.ok()) {
     started.promise.deliver(started.worker);
     return;

@@ -17,6 +17,7 @@
 #include <unistd.h>
 #include <utility>
 
+#include "base/text/process_end.hpp"
 #include "base/thread_limit.hpp"
 #include "engines/reward/process_tree.hpp"
 
@@ -177,13 +178,7 @@ PipeResult read_pipe(const UniqueFd& fd, std::span<char> into) {
 }
 
 ProgramEnd describe(int status) {
-  if (WIFEXITED(status)) {
-    return {true, "exit status " + std::to_string(WEXITSTATUS(status))};
-  }
-  const int number = WTERMSIG(status);
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): the names of the known signals are constant
-  const char* name = strsignal(number);
-  return {number != SIGKILL, "killed by signal " + std::to_string(number) + " (" + name + ")"};
+  return {!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL, process_end_text(status)};
 }
 
 }  // namespace

@@ -174,47 +174,42 @@ void KillsTest::kill_often(const std::string& config, std::uint64_t steps, int k
   EXPECT_EQ(tally_.bit_equal, tally_.runs);
 }
 
-// Random weights generate random bytes. The pattern rewards about every other response.
-std::string rl_config(const std::string& more) {
-  return "workflow: rl\nname: " + std::string(kRun) + "\nseed: 7\n" + random_model() +
-         "data: {train: rows.jsonl, eval: rows.jsonl}\n"
-         "rollout: {group_size: 4, max_new_tokens: 3, workers: 2}\n"
-         "reward: {kind: regex, pattern: '[A-Z]'}\n"
-         "device: {threads: 1}\n" +
-         more;
-}
-
 TEST_F(KillsTest, SynchronousRunWithACommitEveryStep) {
-  kill_often(rl_config("train: {steps: 24, prompts_per_step: 4, learning_rate: 1e-3}\n"
-                       "checkpoint: {every_steps: 1}\n"),
+  kill_often(small_rl_run(kRun,
+                          "train: {steps: 24, prompts_per_step: 4, learning_rate: 1e-3}\n"
+                          "checkpoint: {every_steps: 1}\n"),
              24, 15);
 }
 
 TEST_F(KillsTest, SynchronousRunWithEvaluations) {
-  kill_often(rl_config("train: {steps: 30, prompts_per_step: 4, learning_rate: 1e-3}\n"
-                       "eval: {every_steps: 4}\n"
-                       "checkpoint: {every_steps: 2}\n"),
+  kill_often(small_rl_run(kRun,
+                          "train: {steps: 30, prompts_per_step: 4, learning_rate: 1e-3}\n"
+                          "eval: {every_steps: 4}\n"
+                          "checkpoint: {every_steps: 2}\n"),
              30, 9);
 }
 
 TEST_F(KillsTest, FixedScheduleOfStalenessOne) {
-  kill_often(rl_config("train: {steps: 30, prompts_per_step: 4, learning_rate: 1e-3}\n"
-                       "staleness: {max: 1, schedule: fixed}\n"
-                       "checkpoint: {every_steps: 2}\n"),
+  kill_often(small_rl_run(kRun,
+                          "train: {steps: 30, prompts_per_step: 4, learning_rate: 1e-3}\n"
+                          "staleness: {max: 1, schedule: fixed}\n"
+                          "checkpoint: {every_steps: 2}\n"),
              30, 7);
 }
 
 TEST_F(KillsTest, FixedScheduleOfStalenessTwo) {
-  kill_often(rl_config("train: {steps: 24, prompts_per_step: 4, learning_rate: 1e-3}\n"
-                       "staleness: {max: 2, schedule: fixed}\n"
-                       "checkpoint: {every_steps: 1}\n"),
+  kill_often(small_rl_run(kRun,
+                          "train: {steps: 24, prompts_per_step: 4, learning_rate: 1e-3}\n"
+                          "staleness: {max: 2, schedule: fixed}\n"
+                          "checkpoint: {every_steps: 1}\n"),
              24, 7);
 }
 
 TEST_F(KillsTest, SynchronousRunThatTrainsAnAdapter) {
-  kill_often(rl_config("train: {steps: 30, prompts_per_step: 4, learning_rate: 1e-2,\n"
-                       "        adapter: {kind: lora, rank: 4}}\n"
-                       "checkpoint: {every_steps: 2}\n"),
+  kill_often(small_rl_run(kRun,
+                          "train: {steps: 30, prompts_per_step: 4, learning_rate: 1e-2,\n"
+                          "        adapter: {kind: lora, rank: 4}}\n"
+                          "checkpoint: {every_steps: 2}\n"),
              30, 5);
 }
 

@@ -181,6 +181,15 @@ std::string difference(const RunOutput& expected, const RunOutput& run) {
   return text;
 }
 
+std::string small_rl_run(const std::string& name, const std::string& more) {
+  return "workflow: rl\nname: " + name + "\nseed: 7\n" + random_model() +
+         "data: {train: rows.jsonl, eval: rows.jsonl}\n"
+         "rollout: {group_size: 4, max_new_tokens: 3, workers: 2}\n"
+         "reward: {kind: regex, pattern: '[A-Z]'}\n"
+         "device: {threads: 1}\n" +
+         more;
+}
+
 std::string random_model() {
   return "model: {path: " TIDEMILL_SOURCE_DIR "/examples/models/arithmetic, init: random}\n";
 }

@@ -72,6 +72,10 @@ struct RunOutput {
 /// samples, recorded steps and evaluations, and exported files.
 [[nodiscard]] std::string difference(const RunOutput& expected, const RunOutput& run);
 
+/// Returns the YAML of a small rl run NAME on `rows.jsonl`, followed by `more`. Random weights
+/// generate random bytes, and the pattern rewards about every other response.
+[[nodiscard]] std::string small_rl_run(const std::string& name, const std::string& more);
+
 /// Returns the YAML of a model with random weights and the shape of the arithmetic example.
 [[nodiscard]] std::string random_model();
 

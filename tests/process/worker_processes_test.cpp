@@ -22,13 +22,13 @@
 #include "base/random.hpp"
 #include "tests/process/child_process_list.hpp"
 #include "tests/process/run_folder.hpp"
+#include "tests/support/wait_until.hpp"
 
 namespace tidemill::test {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using SteadyClock = std::chrono::steady_clock;
 
 constexpr const char* kRun = "victim";
 constexpr std::uint64_t kDefaultSeed = 20'261'128;
@@ -37,15 +37,6 @@ constexpr seconds kOrphanTime{2};
 std::uint64_t from_environment(const char* name, std::uint64_t fallback) {
   const char* given = std::getenv(name);  // NOLINT(concurrency-mt-unsafe)
   return given != nullptr ? std::strtoull(given, nullptr, 10) : fallback;
-}
-
-std::string config(const std::string& more) {
-  return "workflow: rl\nname: " + std::string(kRun) + "\nseed: 7\n" + random_model() +
-         "data: {train: rows.jsonl, eval: rows.jsonl}\n"
-         "rollout: {group_size: 4, max_new_tokens: 3, workers: 2}\n"
-         "reward: {kind: regex, pattern: '[A-Z]'}\n"
-         "device: {threads: 1}\n" +
-         more;
 }
 
 const char* const kFixedSchedule =
@@ -81,13 +72,14 @@ INSTANTIATE_TEST_SUITE_P(Transports, WorkerProcessesTest, ::testing::Values("shm
 TEST_P(WorkerProcessesTest, ChangeNoBit) {
   RunFolder folder;
   folder.write_rows();
-  folder.write("run.yaml", config(kFixedSchedule));
+  folder.write("run.yaml", small_rl_run(kRun, kFixedSchedule));
   const auto ended = folder.run(placed({"run", "run.yaml"}, GetParam()));
   ASSERT_TRUE(ended.has_value()) << "hangs";
   ASSERT_EQ(ended->code, 0) << ended->describe();
   EXPECT_NE(ended->err.find("reward processes: transport " + GetParam()), std::string::npos)
       << ended->err;
-  EXPECT_EQ(difference(undisturbed(config(kFixedSchedule)), run_output(folder, kRun)), "");
+  EXPECT_EQ(difference(undisturbed(small_rl_run(kRun, kFixedSchedule)), run_output(folder, kRun)),
+            "");
   EXPECT_EQ(read_file(folder.path() / "runs" / kRun / "processes.log"), "");
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "runs" / kRun / "sockets"));
 }
@@ -95,15 +87,16 @@ TEST_P(WorkerProcessesTest, ChangeNoBit) {
 TEST_P(WorkerProcessesTest, EndWithTheRunAndNoneIsLeft) {
   RunFolder folder;
   folder.write_rows();
-  folder.write("run.yaml", config("train: {steps: 100000, prompts_per_step: 4}\n"));
+  folder.write("run.yaml", small_rl_run(kRun, "train: {steps: 100000, prompts_per_step: 4}\n"));
   ProgramRun run(folder.path(), tidemill(placed({"run", "run.yaml"}, GetParam())));
   ASSERT_TRUE(run.wait_for_error_text("reward processes:"));
   std::vector<pid_t> children;
-  for (int i = 0; i < 1000 && children.size() < 2; ++i) {
-    std::this_thread::sleep_for(milliseconds(10));
-    children = children_of(run.pid());
-  }
-  ASSERT_EQ(children.size(), 2U);
+  ASSERT_TRUE(wait_until(
+      [&] {
+        children = children_of(run.pid());
+        return children.size() == 2;
+      },
+      kHang));
   run.send(SIGINT);
   const auto ended = run.finish();
   ASSERT_TRUE(ended.has_value()) << "hangs";
@@ -136,7 +129,7 @@ public:
   DisturbedRun(std::string transport, RandomStream& random, Faults& faults)
       : transport_(std::move(transport)), random_(random), faults_(faults) {
     folder_.write_rows();
-    folder_.write("run.yaml", config(kFixedSchedule));
+    folder_.write("run.yaml", small_rl_run(kRun, kFixedSchedule));
   }
 
   // Runs to the end, with about one fault in 400 ms. Returns what went wrong, or nothing.
@@ -183,6 +176,7 @@ private:
       if (kind == 1) {
         process.send(SIGSTOP);
         ++faults_.owner_stops;
+        // The fault is that the process does nothing for this long. Nothing waits for it.
         std::this_thread::sleep_for(milliseconds(random_.below(1500)));
         process.send(SIGCONT);
       } else if (!children.empty()) {
@@ -198,7 +192,7 @@ private:
     }
     if (::kill(worker, SIGSTOP) == 0) {
       ++faults_.worker_stops;
-      std::this_thread::sleep_for(milliseconds(random_.below(1000)));
+      std::this_thread::sleep_for(milliseconds(random_.below(1000)));  // this is the fault
       ::kill(worker, SIGCONT);
     }
   }
@@ -208,12 +202,9 @@ private:
     const std::vector<pid_t> children = children_of(process.pid());
     process.send(SIGKILL);
     ++faults_.owner_kills;
-    const auto limit = SteadyClock::now() + kOrphanTime;
-    const auto any_alive = [&] { return std::ranges::any_of(children, is_alive); };
-    while (any_alive() && SteadyClock::now() < limit) {
-      std::this_thread::sleep_for(milliseconds(5));
-    }
-    faults_.orphans += any_alive() ? 1 : 0;
+    const bool gone =
+        wait_until([&] { return std::ranges::none_of(children, is_alive); }, kOrphanTime);
+    faults_.orphans += gone ? 0 : 1;
   }
 
   const std::string transport_;
@@ -228,7 +219,7 @@ TEST(WorkerProcessFaults, ChangeNoBitAndLeaveNoOrphan) {
   std::cout << "seed " << seed << '\n';
   RunFolder folder;
   folder.write_rows();
-  folder.write("run.yaml", config(kFixedSchedule));
+  folder.write("run.yaml", small_rl_run(kRun, kFixedSchedule));
   ASSERT_TRUE(folder.run({"run", "run.yaml"}).has_value());
   const RunOutput expected = run_output(folder, kRun);
   ASSERT_FALSE(expected.weights.empty());

@@ -26,6 +26,7 @@
 #include "base/buffer.hpp"
 #include "base/check.hpp"
 #include "tests/support/temporary_directory.hpp"
+#include "tests/support/wait_until.hpp"
 #include "transport/shm/shm_connection.hpp"
 
 namespace tidemill::transport {
@@ -33,17 +34,9 @@ namespace tidemill::transport {
 /// How long a test waits for what must happen. A test that passes does not wait that long.
 inline constexpr std::chrono::seconds kPatience{20};
 
-/// Returns whether `done` becomes true. The listeners of the suite do not notify, so it asks again
-/// and again.
+/// Returns whether `done` becomes true. The listeners of the suite do not notify.
 inline bool wait_until(const std::function<bool()>& done) {
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  while (!done()) {
-    if (std::chrono::steady_clock::now() > deadline) {
-      return false;
-    }
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
-  }
-  return true;
+  return test::wait_until(done, kPatience);
 }
 
 /// What a thread of this process is doing.

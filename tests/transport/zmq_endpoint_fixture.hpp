@@ -21,6 +21,7 @@
 
 #include "base/buffer.hpp"
 #include "tests/support/temporary_directory.hpp"
+#include "tests/support/wait_until.hpp"
 #include "transport/connection.hpp"
 #include "transport/zmq/zmq_connection.hpp"
 
@@ -31,14 +32,7 @@ inline constexpr auto kLongTime = std::chrono::seconds(60);
 
 /// Waits until `done` returns true. Returns false if that takes too long.
 inline bool eventually(const std::function<bool()>& done) {
-  const auto deadline = std::chrono::steady_clock::now() + kLongTime;
-  while (!done()) {
-    if (std::chrono::steady_clock::now() > deadline) {
-      return false;
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return true;
+  return test::wait_until(done, kLongTime);
 }
 
 /// Returns a frame of `size` bytes that differs from those of other seeds.

@@ -4,17 +4,15 @@
 #include "workflows/processes/child_processes.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <csignal>
-#include <cstring>
 #include <fcntl.h>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <poll.h>
 #include <spawn.h>
 #include <sys/eventfd.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <system_error>
@@ -24,23 +22,13 @@
 
 #include "base/check.hpp"
 #include "base/files/unique_fd.hpp"
-#include "base/result.hpp"
-#include "workflows/processes/worker_address.hpp"
+#include "base/text/process_end.hpp"
 
 namespace tidemill::workflows {
 namespace {
 
 std::string error_text(int error) {
   return std::system_category().message(error);
-}
-
-std::string end_text(const siginfo_t& end) {
-  if (end.si_code == CLD_EXITED) {
-    return "exit status " + std::to_string(end.si_status);
-  }
-  const char* name = ::sigdescr_np(end.si_status);
-  return "killed by signal " + std::to_string(end.si_status) + " (" +
-         (name != nullptr ? name : "unknown") + ")";
 }
 
 // The attributes and file actions of a new process.
@@ -122,12 +110,6 @@ public:
     wake();
   }
 
-  int pid(std::uint64_t number) const {
-    const std::lock_guard lock(mutex_);
-    const auto child = children_.find(number);
-    return child == children_.end() ? 0 : child->second.pid;
-  }
-
 private:
   struct Child {
     ChildProgram program;
@@ -136,7 +118,8 @@ private:
     bool stop = false;  // it shall end
     pid_t pid = 0;
     UniqueFd pidfd;
-    TimePoint kill_at = TimePoint::max();  // after SIGTERM
+    std::optional<TimePoint> kill_at;  // after SIGTERM
+    bool killed = false;
   };
   struct End {
     OnExit on_exit;
@@ -187,11 +170,11 @@ private:
         it = children_.erase(it);
         continue;
       }
-      if (child.stop && child.kill_at == TimePoint::max()) {
+      if (child.stop && !child.kill_at.has_value()) {
         child.kill_at = now + kEndTime;
         ::kill(child.pid, SIGTERM);
-      } else if (child.kill_at <= now) {
-        child.kill_at = TimePoint::max() - Duration(1);
+      } else if (child.kill_at.has_value() && *child.kill_at <= now && !child.killed) {
+        child.killed = true;
         ::kill(-child.pid, SIGKILL);
       }
       ++it;
@@ -200,12 +183,13 @@ private:
 
   // Returns how the process has ended, or an empty text.
   static std::string reap(pid_t pid) {
-    siginfo_t end{};
-    if (::waitid(P_PID, static_cast<id_t>(pid), &end, WEXITED | WNOHANG) != 0) {
+    int status = 0;
+    const pid_t ended = ::waitpid(pid, &status, WNOHANG);
+    if (ended < 0) {
       // The kernel reaps the children of a process that ignores SIGCHLD.
       return errno == ECHILD ? "ended" : "";
     }
-    return end.si_pid != 0 ? end_text(end) : "";
+    return ended == pid ? process_end_text(status) : "";
   }
 
   // Returns why the process could not be started, or an empty text.
@@ -245,11 +229,13 @@ private:
       const std::lock_guard lock(mutex_);
       for (const auto& [number, child] : children_) {
         files.push_back({child.pidfd.get(), POLLIN, 0});
-        until = std::min(until, child.kill_at);
+        if (child.kill_at.has_value() && !child.killed) {
+          until = std::min(until, *child.kill_at);
+        }
       }
     }
     timespec limit{};
-    const bool limited = until < TimePoint::max() - Duration(1);
+    const bool limited = until != TimePoint::max();
     if (limited) {
       const Duration left = std::max(until - clock_.now(), Duration::zero());
       limit.tv_sec = std::chrono::duration_cast<std::chrono::seconds>(left).count();
@@ -262,7 +248,7 @@ private:
 
   SystemClock clock_;
   UniqueFd woken_;  // an event
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::map<std::uint64_t, Child> children_;
   std::uint64_t last_number_ = 0;
   bool stopping_ = false;
@@ -278,18 +264,6 @@ std::uint64_t ChildProcesses::start(ChildProgram program, OnExit on_exit) {
 
 void ChildProcesses::stop(std::uint64_t number) {
   impl_->stop(number);
-}
-
-int ChildProcesses::pid(std::uint64_t number) const {
-  return impl_->pid(number);
-}
-
-bool begin_worker_process(int parent) {
-  sigset_t end_signal;
-  ::sigemptyset(&end_signal);
-  ::sigaddset(&end_signal, SIGTERM);
-  ::pthread_sigmask(SIG_BLOCK, &end_signal, nullptr);
-  return ::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && ::getppid() == parent;
 }
 
 }  // namespace tidemill::workflows

@@ -43,8 +43,6 @@ public:
   /// Asks the process with this number to end, and kills it after `kEndTime`. Unknown numbers are
   /// ignored.
   void stop(std::uint64_t number);
-  /// Returns the process id of the process with this number, or 0 if it does not run.
-  [[nodiscard]] int pid(std::uint64_t number) const;
 
 private:
   class Impl;

@@ -34,15 +34,6 @@ ChosenTransport choose(TransportChoice choice) {
 
 }  // namespace
 
-std::vector<std::string> arguments_of(const WorkerProcessAddress& address) {
-  return {"--transport",   address.transport,
-          "--socket",      address.socket,
-          "--run",         std::to_string(address.run),
-          "--incarnation", std::to_string(address.incarnation),
-          "--process",     std::to_string(address.process),
-          "--owner",       std::to_string(address.owner)};
-}
-
 LocalProcesses::LocalProcesses(std::filesystem::path directory, WorkerProgram program,
                                std::function<void(const std::string&)> inform)
     : directory_(std::move(directory)),

@@ -54,9 +54,6 @@ private:
   ChildProcesses children_;                      // destroyed first: it calls what uses the rest
 };
 
-/// Returns the arguments that carry an address.
-[[nodiscard]] std::vector<std::string> arguments_of(const WorkerProcessAddress& address);
-
 /// Returns a connector to the process of the run. Errors: `kInvalidArgument`.
 [[nodiscard]] Result<std::unique_ptr<transport::Connector>> connector_to(
     const WorkerProcessAddress& address);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace tidemill::workflows {
 
@@ -16,6 +17,9 @@ struct WorkerProcessAddress {
   std::uint32_t process = 0;  // see `Envelope::sender`
   int owner = 0;              // the process id of the process of the run
 };
+
+/// Returns the arguments that carry an address.
+[[nodiscard]] std::vector<std::string> arguments_of(const WorkerProcessAddress& address);
 
 /// Prepares a worker process, before it starts a thread: it is killed when its parent, which must
 /// be the process `parent`, is gone, and its threads block SIGTERM, for which `run_worker_process`

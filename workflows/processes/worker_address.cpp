@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workflows/processes/worker_address.hpp"
+
+#include <csignal>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+namespace tidemill::workflows {
+
+std::vector<std::string> arguments_of(const WorkerProcessAddress& address) {
+  return {"--transport",   address.transport,
+          "--socket",      address.socket,
+          "--run",         std::to_string(address.run),
+          "--incarnation", std::to_string(address.incarnation),
+          "--process",     std::to_string(address.process),
+          "--owner",       std::to_string(address.owner)};
+}
+
+bool begin_worker_process(int parent) {
+  sigset_t end_signal;
+  ::sigemptyset(&end_signal);
+  ::sigaddset(&end_signal, SIGTERM);
+  ::pthread_sigmask(SIG_BLOCK, &end_signal, nullptr);
+  return ::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && ::getppid() == parent;
+}
+
+}  // namespace tidemill::workflows
