@@ -101,17 +101,17 @@ def is_first_include(header, source):
     return first is not None and first[1] == f'"{header}"'
 
 
-def check_headers(root, _build):
+def check_headers(root, build):
     headers = [path.relative_to(root) for path in sources(root)
                if path.suffix == ".hpp" and path.relative_to(root).parts[0] != "tests"]
     if shutil.which("clang++-14"):  # the check `clang` compiles the sources
         headers = [header for header in headers
                    if not is_first_include(header, (root / header).with_suffix(".cpp"))]
     with tempfile.TemporaryDirectory() as installed:
-        # The examples include the headers as they are installed.
+        # The examples include the headers as they are installed. The build holds the generated ones.
         pathlib.Path(installed, "tidemill").symlink_to(root)
         compiler = ["g++", "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror",
-                    f"-I{root}", "-isystem", installed, "-x", "c++", "-"]
+                    f"-I{root}", "-isystem", installed, "-isystem", build, "-x", "c++", "-"]
         return run_all([(header, compiler, f'#include "{header}"\n') for header in headers], root)
 
 
