@@ -38,7 +38,8 @@ using RosterActor = caf::typed_actor<
     caf::replies_to<atom::leave, std::string>::with<DeviceStatus>>;
 
 /// Returns the request with which `device` joins a run.
-[[nodiscard]] DeviceJoin join_request(const ServingDevice& device);
+[[nodiscard]] DeviceJoin join_request(const ServingDevice& device,
+                                      caf::strong_actor_ptr listener = {});
 
 /// How long a leaving device may take to finish its pending requests.
 inline constexpr Duration kLeaveDeadline = std::chrono::minutes(10);

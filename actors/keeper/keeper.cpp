@@ -24,8 +24,9 @@ constexpr Duration kLoadDeadline = std::chrono::minutes(5);
 
 struct KeeperDevice {
   std::string name;
-  ServingActor actor;       // null once it is quarantined or has left
-  caf::actor_addr address;  // null once it has left
+  ServingActor actor;             // null once it is quarantined or has left
+  caf::actor_addr address;        // null once it has left
+  caf::actor_addr listener = {};  // as in `DeviceJoin`; not kept alive
 };
 
 struct KeeperState {
@@ -37,6 +38,7 @@ struct KeeperState {
   std::string training_device;
   RouterActor router;
   std::function<void(const std::string&)> log;
+  std::function<void(const std::string&)> inform;
   KeeperOptions options;
   std::optional<AdmissionLedger> ledger;
   std::uint64_t next_group = 0;
@@ -203,9 +205,12 @@ void quarantine(Self self, std::size_t device, const Status& why) {
   if (state.log) {
     state.log(name + " is quarantined: " + why.message());
   }
+  const QuarantinedDevice quarantined{name, why.message(), none_serves};
   if (state.router) {
-    self->send(state.router, atom::quarantine_v,
-               QuarantinedDevice{name, why.message(), none_serves});
+    self->send(state.router, atom::quarantine_v, quarantined);
+  }
+  if (const auto listener = caf::actor_cast<caf::actor>(state.devices[device].listener)) {
+    caf::anon_send(listener, atom::quarantine_v, quarantined);
   }
   reply_to_serving_waits(self);
   load_due(self);
@@ -218,8 +223,8 @@ void let_serve(Self self, std::size_t index) {
   if (state.router) {
     self->send(state.router, atom::join_v, join_request({device.name, device.actor}));
   }
-  if (state.log) {
-    state.log(device.name + " has joined");
+  if (state.inform) {
+    state.inform(device.name + " has joined");
   }
   settle(self, state.joins, index, {});
 }
@@ -286,7 +291,8 @@ caf::result<DeviceStatus> join(Self self, const DeviceJoin& request) {
     return to_caf_error(index.status());
   }
   state.devices.resize(std::max(state.devices.size(), index.value() + 1));
-  state.devices[index.value()] = {request.name, actor, actor.address()};
+  state.devices[index.value()] = {request.name, actor, actor.address(),
+                                  caf::actor_cast<caf::actor_addr>(request.listener)};
   auto promise = self->make_response_promise<DeviceStatus>();
   state.joins.emplace(index.value(), promise);
   self->monitor(actor);
@@ -302,8 +308,8 @@ void end_leave(Self self, std::size_t device) {
   }
   release(self, state.devices[device]);
   state.devices[device].address = nullptr;
-  if (state.log) {
-    state.log(state.devices[device].name + " has left");
+  if (state.inform) {
+    state.inform(state.devices[device].name + " has left");
   }
   settle(self, state.leaves, device, {});
   reply_to_serving_waits(self);
@@ -444,6 +450,7 @@ KeeperActor::behavior_type keeper(Self self, const KeeperDeps& deps) {
   state.training_device = deps.training_device;
   state.router = deps.router;
   state.log = deps.log;
+  state.inform = deps.inform;
   const KeeperOptions& options = deps.options;
   auto ledger = restored_ledger(options);
   if (!ledger.ok()) {
@@ -500,8 +507,8 @@ KeeperActor::behavior_type keeper(Self self, const KeeperDeps& deps) {
 
 }  // namespace
 
-DeviceJoin join_request(const ServingDevice& device) {
-  return {device.name, caf::actor_cast<caf::strong_actor_ptr>(device.actor)};
+DeviceJoin join_request(const ServingDevice& device, caf::strong_actor_ptr listener) {
+  return {device.name, caf::actor_cast<caf::strong_actor_ptr>(device.actor), std::move(listener)};
 }
 
 KeeperActor spawn_keeper(caf::actor_system& system, KeeperDeps deps) {

@@ -48,6 +48,8 @@ struct DeviceStatus {
 struct DeviceJoin {
   std::string name;              // in the run; not empty
   caf::strong_actor_ptr device;  // a `ServingActor`
+  /// Gets `atom::quarantine` with a `QuarantinedDevice` if the device is quarantined. May be null.
+  caf::strong_actor_ptr listener = {};
 };
 
 /// The keeper's versions and its counts of rows.
@@ -76,7 +78,7 @@ typename Inspector::result_type inspect(Inspector& f, DeviceStatus& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, DeviceJoin& x) {
-  return f(x.name, x.device);
+  return f(x.name, x.device, x.listener);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, KeeperStatus& x) {

@@ -37,14 +37,15 @@ struct KeeperDeps {
   std::vector<ServingDevice> devices;  // at least one; all serve the step that the options name
   RouterActor router;  // null: none. Told which devices join, leave or are quarantined
   KeeperOptions options;
-  /// Takes one line for each device that joins, leaves, or is quarantined while others are left.
-  /// May be empty.
+  /// Takes one line for each device that is quarantined while others are left. May be empty.
   std::function<void(const std::string&)> log;
   /// The weights that the devices serve, for those that join.
   engines::Snapshot weights;
   /// The name of the device that trains, which cannot leave: it would hold the weights that it
   /// served last until the run ends. Empty: none.
   std::string training_device = {};
+  /// Takes one line for each device that joins or leaves. May be empty.
+  std::function<void(const std::string&)> inform = {};
 };
 
 /// Spawns the version keeper. A device that ends, or that does not load new weights, is

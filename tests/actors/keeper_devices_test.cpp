@@ -179,6 +179,31 @@ TEST_F(KeeperDevicesTest, AFixedOrderLoadsADueVersionBeforeFurtherDevicesJoin) {
   EXPECT_EQ(load(*first).step, 1U);
 }
 
+TEST_F(KeeperDevicesTest, TheListenerOfADeviceLearnsThatItIsQuarantined) {
+  start();
+  std::vector<actors::QuarantinedDevice> heard;
+  const auto listener = keep(system().spawn([&heard](caf::event_based_actor*) {
+    return caf::behavior{[&heard](atom::quarantine, const actors::QuarantinedDevice& device) {
+      heard.push_back(device);
+    }};
+  }));
+  const auto late = std::make_shared<FakeDevice>();
+  const auto joined =
+      ask<DeviceStatus>(keeper_, atom::join_v,
+                        actors::join_request({"late", keep(spawn_fake_device(system(), late))},
+                                             caf::actor_cast<caf::strong_actor_ptr>(listener)));
+  drain();
+  load(*late);
+  ASSERT_TRUE(joined.ok());
+  publish(1);
+  EXPECT_TRUE(heard.empty());
+  take(late->loads).fail({Errc::kCorruptData, "digest does not match"});
+  drain();
+  ASSERT_EQ(heard.size(), 1U);
+  EXPECT_EQ(heard[0].name, "late");
+  EXPECT_EQ(heard[0].reason, "loading new weights: digest does not match");
+}
+
 TEST_F(KeeperDevicesTest, AJoiningDeviceThatRefusesItsWeightsIsQuarantinedAndNothingElse) {
   options_.generation_order = actors::GenerationOrder::kFixed;
   start();

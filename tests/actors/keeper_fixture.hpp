@@ -42,6 +42,7 @@ protected:
     router_ = deps.router;
     deps.options = options_;
     deps.log = [this](const std::string& line) { log_.push_back(line); };
+    deps.inform = deps.log;
     deps.weights.version = {0, options_.incarnation, options_.step};
     deps.weights.base_digest = "at the start";
     keeper_ = keep(actors::spawn_keeper(system(), std::move(deps)));

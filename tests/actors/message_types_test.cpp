@@ -174,7 +174,7 @@ TIDEMILL_EXAMPLE(Admission, {1, 2, 3, "version 4"});
 TIDEMILL_EXAMPLE(KeeperStatus,
                  {1, 2, 3, 4, 5, 6, 7, {{"device", 8, 9, "why", DeviceState::kLeaving}}});
 TIDEMILL_EXAMPLE(DeviceStatus, {"device", 8, 9, "why", DeviceState::kLeaving});
-TIDEMILL_EXAMPLE(DeviceJoin, {"device-7", nullptr});
+TIDEMILL_EXAMPLE(DeviceJoin, {"device-7", nullptr, nullptr});
 TIDEMILL_EXAMPLE(StepRecord, {"train", 5, {{"reward_mean", 0.5}}, {some_sample()}});
 TIDEMILL_EXAMPLE(storage::RecordMarks, {1, 2, "metrics", "samples"});
 TIDEMILL_EXAMPLE(EvalReport, {1, 2, 3, 0.5, 0.75, 4, {0.25}});
