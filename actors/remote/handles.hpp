@@ -26,9 +26,8 @@ using PeerListenerActor = caf::typed_actor<
 /// STREAM PROXY: the stream of another process, as its consumers here see it.
 using StreamProxyActor = StreamConsumerActor::extend<caf::reacts_to<atom::deliver, PeerMessagePtr>>;
 
-/// WORKER GATE: lets the workers of another process use the stream of this one, and controls them.
-/// It ends when the link has ended, with the reason.
-using WorkerGateActor = PeerListenerActor::extend<
+/// WORKER STARTER: starts workers in another process.
+using WorkerStarterActor = caf::typed_actor<
     // Starts a worker in the other process, under the consumer name `name`, for the sender. Ends a
     // worker of this name that still runs. Replies once the worker runs. When it ends, the sender
     // gets `atom::stop`, or an exit message with the worker's failure. When the sender ends, the
@@ -36,6 +35,10 @@ using WorkerGateActor = PeerListenerActor::extend<
     caf::replies_to<atom::start, StartWorker>::with<WorkerStatus>,
     // Lets the worker of this name finish what it holds and then end.
     caf::reacts_to<atom::drain, std::string>>;
+
+/// WORKER GATE: lets the workers of another process use the stream of this one, and controls them.
+/// It ends when the link has ended, with the reason.
+using WorkerGateActor = WorkerStarterActor::extend_with<PeerListenerActor>;
 
 /// REMOTE WORKER: stands for a worker of another process. It ends when the worker ends, with the
 /// same reason, and with `kUnavailable` when the process does. When it ends, the worker is ended.

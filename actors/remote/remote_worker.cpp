@@ -14,22 +14,24 @@ namespace {
 constexpr Duration kGateMargin = std::chrono::seconds(10);
 
 RemoteWorkerActor::behavior_type remote_worker(RemoteWorkerActor::pointer self,
-                                               const WorkerGateActor& gate,
-                                               const StartWorker& worker) {
-  end_with(self, gate);
-  self->request(gate, kWorkerStartDeadline + kGateMargin, atom::start_v, worker)
+                                               const WorkerStarterActor& starter,
+                                               const StartWorker& worker, Duration deadline) {
+  end_with(self, starter);
+  self->request(starter, deadline + kGateMargin, atom::start_v, worker)
       .then([](const WorkerStatus&) {}, [self](const caf::error& error) { self->quit(error); });
   return {
-      [self, gate, name = worker.name](atom::drain) { self->send(gate, atom::drain_v, name); },
+      [self, starter, name = worker.name](atom::drain) {
+        self->send(starter, atom::drain_v, name);
+      },
       [self](atom::stop) { self->quit(); },
   };
 }
 
 }  // namespace
 
-RemoteWorkerActor spawn_remote_worker(caf::actor_system& system, const WorkerGateActor& gate,
-                                      StartWorker worker) {
-  return system.spawn(remote_worker, gate, std::move(worker));
+RemoteWorkerActor spawn_remote_worker(caf::actor_system& system, const WorkerStarterActor& starter,
+                                      StartWorker worker, Duration deadline) {
+  return system.spawn(remote_worker, starter, std::move(worker), deadline);
 }
 
 }  // namespace tidemill::actors

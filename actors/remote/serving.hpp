@@ -55,6 +55,9 @@ struct ServingProxyDeps {
   /// pool has to drop the reader, because messages that were on their way have loans.
   std::shared_ptr<BufferLender> buffers;
   WorkPort* work = nullptr;  // lends tensors; outlives the proxy; needed with `buffers`
+  /// Whether the actor that serves has opened a base of its own. The first snapshot is then sent
+  /// without its base, and with it only if the actor has another one.
+  bool has_base = false;
   /// How long a response may take. Longer than the deadlines of requesters, so it passes only if a
   /// bug leaves a request open.
   Duration reply_deadline = std::chrono::hours(25);

@@ -148,7 +148,7 @@ void end(Self self, const Status& reason) {
     change.fail(lost);
   }
   drop(self, std::pair(std::move(state.work), std::move(state.loaded)));
-  self->quit(to_caf_error(why));
+  self->quit(to_caf_error(reason));  // others know it by its name
 }
 
 // -- loads and changes of adapters ----------------------------------------------------------------
@@ -190,12 +190,16 @@ void send_change(Self self, const Content& content) {
       kRemoteChangeDeadline, caf::actor_cast<caf::strong_actor_ptr>(self));
 }
 
+bool may_have_base(const ServingProxyState& state, const Snapshot& snapshot) {
+  return !snapshot.base_digest.empty() && (snapshot.base_digest == state.loaded_base ||
+                                           (state.deps.has_base && state.loaded_base.empty()));
+}
+
 // Returns the first change as it is to be sent: without the base, if the device has it already.
 Content content_to_send(const ServingProxyState& state) {
   Content content = state.changes.front().content;
   if (auto* snapshot = std::get_if<Snapshot>(&content);
-      snapshot != nullptr && !state.with_base && !snapshot->base_digest.empty() &&
-      snapshot->base_digest == state.loaded_base) {
+      snapshot != nullptr && !state.with_base && may_have_base(state, *snapshot)) {
     snapshot->base.clear();
   }
   return content;
@@ -254,7 +258,7 @@ void on_lent(Self self) {
 bool may_lack_base(const ServingProxyState& state, const Status& failure) {
   const auto* snapshot = std::get_if<Snapshot>(&state.changes.front().content);
   return snapshot != nullptr && !state.with_base && !snapshot->base.empty() &&
-         snapshot->base_digest == state.loaded_base &&
+         may_have_base(state, *snapshot) &&
          (failure.code() == Errc::kInvalidArgument || failure.code() == Errc::kNotFound ||
           failure.code() == Errc::kCorruptData);
 }

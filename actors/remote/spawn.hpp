@@ -42,10 +42,11 @@ struct WorkerGateDeps {
 /// Spawns a worker gate. The caller then opens the port for it.
 [[nodiscard]] WorkerGateActor spawn_worker_gate(caf::actor_system& system, WorkerGateDeps deps);
 
-/// Spawns an actor that stands for the worker `worker`, which `gate` starts.
+/// Spawns an actor that stands for the worker `worker`, which `starter` starts within `deadline`.
 [[nodiscard]] RemoteWorkerActor spawn_remote_worker(caf::actor_system& system,
-                                                    const WorkerGateActor& gate,
-                                                    StartWorker worker);
+                                                    const WorkerStarterActor& starter,
+                                                    StartWorker worker,
+                                                    Duration deadline = kWorkerStartDeadline);
 
 /// Spawns the proxy of the stream that is at the other end of `port`.
 [[nodiscard]] StreamConsumerActor spawn_stream_proxy(caf::actor_system& system,

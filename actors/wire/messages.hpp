@@ -42,6 +42,8 @@ enum class MessageKind : std::uint16_t {
   kAdapterList = 38,    // AdapterList
   kServingEnded = 39,   // Failure; no reply: the actor that serves has ended
 
+  kStartDevice = 48,  // StartDevice, see serving_messages.hpp; the reply is kDone
+
   // Control of the workers of a process.
   kStartWorker = 64,  // StartWorker; the reply is kDone
   kDrainWorker = 65,  // StartedWorker

@@ -122,3 +122,17 @@ struct LoadedAdapter {
 struct AdapterList {
   adapters @0 :List(LoadedAdapter);
 }
+
+# `socket` is empty if nothing is lent in shared memory.
+struct SegmentAddress {
+  socket @0 :Text;
+  reader @1 :UInt32;
+  token @2 :Data;  # 16 bytes
+}
+
+struct StartDevice {
+  kvBytes @0 :Int64;
+  rolloutRows @1 :Int64;
+  sampledRows @2 :Int64;
+  segments @3 :SegmentAddress;
+}

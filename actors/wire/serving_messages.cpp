@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "actors/wire/serving_messages.hpp"
 
+#include <cstring>
 #include <limits>
 #include <optional>
 
@@ -319,6 +320,40 @@ static Status read(AdapterList::Reader in, actors::AdapterList& list) {
   return read_list(in.getAdapters(), list.adapters);
 }
 
+// -- devices --------------------------------------------------------------------------------------
+
+static void write(SegmentAddress::Builder out, const actors::SegmentAddress& address) {
+  out.setSocket(text_of(address.socket));
+  out.setReader(address.reader);
+  out.setToken({reinterpret_cast<const kj::byte*>(address.token.data()), address.token.size()});
+}
+static Status read(SegmentAddress::Reader in, actors::SegmentAddress& address) {
+  address.socket = read_text(in.getSocket());
+  address.reader = in.getReader();
+  const capnp::Data::Reader token = in.getToken();
+  if (token.size() != address.token.size()) {
+    return corrupt_data("a token of " + std::to_string(token.size()) + " bytes");
+  }
+  std::memcpy(address.token.data(), token.begin(), token.size());
+  return {};
+}
+
+static void write(StartDevice::Builder out, const actors::StartDevice& start) {
+  out.setKvBytes(start.kv_bytes);
+  out.setRolloutRows(start.rollout_rows);
+  out.setSampledRows(start.sampled_rows);
+  write(out.initSegments(), start.segments);
+}
+static Status read(StartDevice::Reader in, actors::StartDevice& start) {
+  start.kv_bytes = in.getKvBytes();
+  start.rollout_rows = in.getRolloutRows();
+  start.sampled_rows = in.getSampledRows();
+  if (start.kv_bytes < 1 || start.rollout_rows < 1 || start.sampled_rows < 1) {
+    return corrupt_data("a size below 1");
+  }
+  return read(in.getSegments(), start.segments);
+}
+
 }  // namespace tidemill::actors::wire
 
 namespace tidemill::actors {
@@ -377,6 +412,14 @@ Buffer to_wire(const AdapterList& message) {
 template <>
 Result<AdapterList> from_wire(const Buffer& body) {
   return decode<wire::AdapterList, AdapterList>(body, "adapter list");
+}
+
+Buffer to_wire(const StartDevice& message) {
+  return encode<wire::StartDevice>(message);
+}
+template <>
+Result<StartDevice> from_wire(const Buffer& body) {
+  return decode<wire::StartDevice, StartDevice>(body, "start device");
 }
 
 }  // namespace tidemill::actors

@@ -6,6 +6,11 @@
 // are therefore unresolved.
 #pragma once
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
 #include "actors/device/messages.hpp"
 #include "actors/wire/messages.hpp"
 #include "base/buffer.hpp"
@@ -16,6 +21,22 @@
 
 namespace tidemill::actors {
 
+/// How a process gets the tensors that the owner of the run lends it; see
+/// transport/segments/segment_reader.hpp.
+struct SegmentAddress {
+  std::string socket;  // a path; empty: nothing is lent in shared memory
+  std::uint32_t reader = 0;
+  std::array<std::byte, 16> token{};
+};
+
+/// Has a process open its device. The numbers are those of `engines::RuntimeOptions`, at least 1.
+struct StartDevice {
+  std::int64_t kv_bytes = 1;
+  std::int64_t rollout_rows = 1;
+  std::int64_t sampled_rows = 1;
+  SegmentAddress segments = {};
+};
+
 /// Encodes a message. Requires a request without a constraint, and tensors whose data is as long as
 /// their type and shape say. The handles of tensors may be unresolved.
 [[nodiscard]] Buffer to_wire(const engines::RolloutRequest& message);
@@ -25,6 +46,7 @@ namespace tidemill::actors {
 [[nodiscard]] Buffer to_wire(const PolicyVersion& message);
 [[nodiscard]] Buffer to_wire(const AdapterRequest& message);
 [[nodiscard]] Buffer to_wire(const AdapterList& message);
+[[nodiscard]] Buffer to_wire(const StartDevice& message);
 
 /// Decodes a message; see `from_wire` in messages.hpp. In addition to the form of the message,
 /// checks that the tensors of a list have different names, and that each of them names a buffer of
@@ -43,5 +65,7 @@ template <>
 Result<AdapterRequest> from_wire(const Buffer& body);
 template <>
 Result<AdapterList> from_wire(const Buffer& body);
+template <>
+Result<StartDevice> from_wire(const Buffer& body);
 
 }  // namespace tidemill::actors

@@ -496,7 +496,7 @@ TEST_F(RemoteServingTest, WhenTheLinkEndsRequestsFailAndTheDeviceIsFree) {
   }
   ASSERT_TRUE(proxy_exit_->has_value());
   EXPECT_EQ((*proxy_exit_)->code(), Errc::kUnavailable);
-  EXPECT_EQ((*proxy_exit_)->message(), "device-1: killed by signal 9 (Killed)");
+  EXPECT_EQ((*proxy_exit_)->message(), "killed by signal 9 (Killed)");
   remote_->ports().worker->close("the owner is gone");
   drain();
   ASSERT_TRUE(gate_exit_->has_value());
@@ -514,7 +514,7 @@ TEST_F(RemoteServingTest, ADeviceThatEndsTakesItsProxyWithIt) {
   settle();
   ASSERT_TRUE(proxy_exit_->has_value());
   EXPECT_EQ((*proxy_exit_)->code(), Errc::kCorruptData);
-  EXPECT_EQ((*proxy_exit_)->message(), "device-1: logits: not finite");
+  EXPECT_EQ((*proxy_exit_)->message(), "logits: not finite");
   EXPECT_EQ(generated.status().code(), Errc::kUnavailable);
   EXPECT_EQ(loaded.status().code(), Errc::kUnavailable);
   EXPECT_EQ(generate(request_of(2)).status().code(), Errc::kUnavailable);
@@ -534,7 +534,7 @@ TEST_F(RemoteServingTest, AProxyOfAClosedPortEndsAtOnce) {
   const auto exit = exit_of(
       actors::spawn_serving_proxy(system(), {"device-2", port_of_no_link, nullptr, nullptr}));
   ASSERT_TRUE(exit->has_value());
-  EXPECT_EQ((*exit)->message(), "device-2: it could not be started");
+  EXPECT_EQ((*exit)->message(), "it could not be started");
 }
 
 // -- malformed messages ---------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 // One example of each message that travels between processes, with every field set.
 #pragma once
 
+#include <array>
 #include <bit>
 #include <chrono>
 #include <concepts>
@@ -63,6 +64,12 @@ public:
   void add(actors::WorkerEnded& x) { (*this)(x.name, x.reason, x.start); }
   void add(actors::LogLine& x) { add(x.text); }
   void add(actors::Failure& x) { add(x.status); }
+  void add(actors::StartDevice& x) {
+    (*this)(x.kv_bytes, x.rollout_rows, x.sampled_rows, x.segments.socket, x.segments.reader);
+    for (const std::byte byte : x.segments.token) {
+      add_number(std::to_integer<std::uint64_t>(byte));
+    }
+  }
   template <class First, class Second>
   void add(std::pair<First, Second>& pair) {
     (*this)(pair.first, pair.second);
@@ -197,6 +204,14 @@ inline storage::Settlement example_settlement() {
 }
 
 /// Returns an example of every message.
+inline std::array<std::byte, 16> example_token() {
+  std::array<std::byte, 16> token{};
+  for (std::size_t i = 0; i < token.size(); ++i) {
+    token[i] = static_cast<std::byte>(200 + i);
+  }
+  return token;
+}
+
 inline std::vector<WireCase> wire_cases() {
   using namespace actors;  // NOLINT(google-build-using-namespace)
   LeaseReply whole;
@@ -226,6 +241,8 @@ inline std::vector<WireCase> wire_cases() {
       wire_case("loaded version", "loaded_version", PolicyVersion{701, 702, 703}),
       wire_case("adapter request", "adapter_request", example_adapter_request()),
       wire_case("adapter list", "adapter_list", example_adapter_list()),
+      wire_case("start device", "start_device",
+                StartDevice{801, 802, 803, {"runs/r/sockets/weights", 804, example_token()}}),
   };
 }
 

@@ -159,6 +159,25 @@ TEST(WireHostile, DurationsThatNoClockHoldsAreRefused) {
       "lease reply: lease_time_ns 9223372036854775808 is out of range");
 }
 
+// -- devices --------------------------------------------------------------------------------------
+
+TEST(WireHostile, ADeviceOfNoSizeAndATokenOfAnotherLengthAreRefused) {
+  const auto start = [](std::int64_t rows, std::size_t token_bytes) {
+    return built<actors::wire::StartDevice>([&](auto out) {
+      out.setKvBytes(1);
+      out.setRolloutRows(rows);
+      out.setSampledRows(1);
+      const std::vector<kj::byte> token(token_bytes);
+      out.initSegments().setToken({token.data(), token.size()});
+    });
+  };
+  EXPECT_TRUE(actors::from_wire<actors::StartDevice>(start(1, 16)).ok());
+  expect_corrupt<actors::StartDevice>(start(0, 16), "start device: a size below 1");
+  expect_corrupt<actors::StartDevice>(start(-4, 16), "start device: a size below 1");
+  expect_corrupt<actors::StartDevice>(start(1, 0), "start device: a token of 0 bytes");
+  expect_corrupt<actors::StartDevice>(start(1, 17), "start device: a token of 17 bytes");
+}
+
 // -- tensors --------------------------------------------------------------------------------------
 
 // Returns a snapshot with one tensor of F32, and fills in the rest of it.

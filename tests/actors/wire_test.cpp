@@ -30,7 +30,7 @@ using actors::from_wire;
 using actors::to_wire;
 using namespace std::chrono_literals;
 
-constexpr std::size_t kCases = 21;
+constexpr std::size_t kCases = 22;
 
 Buffer body_of(capnp::MessageBuilder& message) {
   const kj::Array<capnp::word> words = capnp::messageToFlatArray(message);
@@ -95,6 +95,7 @@ TEST(Wire, DefaultsAndLargestNumbersSurviveARoundTrip) {
   expect_round_trip(PolicyVersion{});
   expect_round_trip(actors::AdapterRequest{});
   expect_round_trip(actors::AdapterList{});
+  expect_round_trip(actors::StartDevice{});
   constexpr auto k64 = std::numeric_limits<std::uint64_t>::max();
   constexpr auto k32 = std::numeric_limits<std::uint32_t>::max();
   actors::LeaseReply reply;

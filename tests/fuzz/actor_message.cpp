@@ -61,6 +61,7 @@ constexpr std::array kRows{
     Row{check<PolicyVersion>, "loaded version: "},
     Row{check<actors::AdapterRequest>, "adapter request: "},
     Row{check<actors::AdapterList>, "adapter list: "},
+    Row{check<actors::StartDevice>, "start device: "},
 };
 
 }  // namespace
