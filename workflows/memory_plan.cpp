@@ -44,6 +44,9 @@ std::string parts_of(const MemoryPlan& plan) {
   if (plan.best_bytes > 0) {
     text += ", best weights " + mebibytes(plan.best_bytes);
   }
+  if (plan.processes_bytes > 0) {
+    text += ", other processes " + mebibytes(plan.processes_bytes);
+  }
   if (plan.constraint_bytes > 0) {
     text += ", constraints of responses " + mebibytes(plan.constraint_bytes);
   }
@@ -106,6 +109,7 @@ MemoryPlan make_memory_plan(const engines::ModelFiles& model,
   plan.stream_bytes = load.stream_bytes;
   plan.best_bytes = load.keeps_best ? plan.engine.published_bytes : 0;
   plan.constraint_bytes = load.constraint_bytes;
+  plan.processes_bytes = load.processes_bytes;
   if (!load.engine.shares_base) {
     const std::int64_t used =
         load.program_bytes.has_value() ? *load.program_bytes : program_bytes().value_or(0);

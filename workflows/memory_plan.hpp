@@ -57,9 +57,11 @@ struct MemoryPlan {
   std::int64_t best_bytes = 0;    // the best weights, with `eval.keep_best`
   /// Constraints of responses that a server keeps compiled.
   std::int64_t constraint_bytes = 0;
-  std::string note;  // what the plan leaves out, and why; empty: nothing
+  std::int64_t processes_bytes = 0;  // of the run's other processes
+  std::string note;                  // what the plan leaves out, and why; empty: nothing
   [[nodiscard]] std::int64_t total() const noexcept {
-    return program_bytes + engine.total() + stream_bytes + best_bytes + constraint_bytes;
+    return program_bytes + engine.total() + stream_bytes + best_bytes + constraint_bytes +
+           processes_bytes;
   }
 };
 
@@ -75,6 +77,7 @@ struct RunLoad {
   std::int64_t stream_bytes = 0;
   bool keeps_best = false;  // `eval.keep_best`
   std::int64_t constraint_bytes = 0;
+  std::int64_t processes_bytes = 0;  // of the run's other processes
   /// Memory that the process uses before the run. Without it, the plan measures it.
   std::optional<std::int64_t> program_bytes = {};
 };

@@ -9,6 +9,10 @@ std::uint32_t num_workers(const RewardPlacement& placement) {
   return static_cast<std::uint32_t>(placement.workers.value_or(std::max(placement.processes, 1)));
 }
 
+bool has_processes(const PlacementOptions& placement) {
+  return placement.rollout.processes > 0 || placement.reward.processes > 0;
+}
+
 void describe(EnumSchema<TransportChoice>& e) {
   e.name("auto", TransportChoice::kAuto, "The fastest one that can be used.")
       .name("shm", TransportChoice::kShm, "Shared memory.")
@@ -31,7 +35,17 @@ void describe(Schema<RewardPlacement>& s) {
   });
 }
 
+void describe(Schema<RolloutPlacement>& s) {
+  s.field("processes", &RolloutPlacement::processes,
+          "Processes that generate responses, each with the whole model and `rollout.workers` "
+          "workers; 0: the process of the run does. A process that dies is started again.")
+      .range(0, 32);
+  s.field("transport", &RolloutPlacement::transport,
+          "How the processes exchange messages with the process of the run.");
+}
+
 void describe(Schema<PlacementOptions>& s) {
+  s.field("rollout", &PlacementOptions::rollout, "Where responses are generated.");
   s.field("reward", &PlacementOptions::reward, "Where responses are scored.");
 }
 

@@ -20,16 +20,27 @@ struct RewardPlacement {
   TransportChoice transport = TransportChoice::kAuto;
 };
 
+/// Where responses are generated.
+struct RolloutPlacement {
+  std::int32_t processes = 0;  // 0: the process of the run generates
+  TransportChoice transport = TransportChoice::kAuto;
+};
+
 /// Where the roles of a run are.
 struct PlacementOptions {
+  RolloutPlacement rollout;
   RewardPlacement reward;
 };
+
+/// Returns whether the run has processes besides its own.
+[[nodiscard]] bool has_processes(const PlacementOptions& placement);
 
 /// Returns the number of workers.
 [[nodiscard]] std::uint32_t num_workers(const RewardPlacement& placement);
 
 void describe(EnumSchema<TransportChoice>& e);
 void describe(Schema<RewardPlacement>& s);
+void describe(Schema<RolloutPlacement>& s);
 void describe(Schema<PlacementOptions>& s);
 
 }  // namespace tidemill::workflows

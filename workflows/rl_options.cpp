@@ -169,7 +169,7 @@ void describe(Schema<RolloutOptions>& s) {
       .at_least(0)
       .also_called({"stop_token_ids", "eos_token_id"});
   s.field("workers", &RolloutOptions::workers,
-          "Number of rollout actors; all of them share one model.")
+          "Number of rollout actors in each process that generates; all of them share its model.")
       .range(1, 256);
   s.field("kv_bytes", &RolloutOptions::kv_bytes,
           "Memory for cached keys and values, of rollout and training together. Without it, the "

@@ -9,6 +9,7 @@
 #include "launcher/runs/run_directory.hpp"
 #include "workflows/processes/worker_address.hpp"
 #include "workflows/rl/reward_process.hpp"
+#include "workflows/rl/rollout_process.hpp"
 
 namespace tidemill::launcher {
 namespace {
@@ -55,10 +56,13 @@ public:
     TIDEMILL_ASSIGN_OR_RETURN(const Resolved<configs::RunConfig> resolved,
                               configs::load_run_config(schema, (directory / "run.yaml").string()));
     const auto* rl = resolved.value.workflow.get<workflows::RlOptions>();
-    if (rl == nullptr || role_ != "reward") {
+    if (rl == nullptr || (role_ != "reward" && role_ != "rollout")) {
       return invalid_argument("--role: this run has no role " + role_);
     }
     TIDEMILL_ASSIGN_OR_RETURN(const std::string started, read_started(directory));
+    if (role_ == "rollout") {
+      return workflows::run_rollout_process(*rl, {started, address_});
+    }
     return workflows::run_reward_process(*rl,
                                          {directory, started, session.additions.run, address_});
   }

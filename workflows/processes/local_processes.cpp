@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workflows/processes/local_processes.hpp"
 
+#include <algorithm>
 #include <random>
 #include <system_error>
 #include <unistd.h>
@@ -16,6 +17,24 @@ namespace {
 std::uint64_t random_number() {
   std::random_device device;
   return (static_cast<std::uint64_t>(device()) << 32U) | device();
+}
+
+transport::ReaderToken random_token() {
+  transport::ReaderToken token{};
+  std::random_device device;
+  for (std::byte& byte : token) {
+    byte = static_cast<std::byte>(device());
+  }
+  return token;
+}
+
+// A pool for weights. Freed memory of a version is kept for the next one.
+transport::SegmentPoolOptions pool_options(std::uint64_t run, std::int64_t max_bytes) {
+  transport::SegmentPoolOptions options;
+  options.pool = run | 1U;
+  options.max_bytes = static_cast<std::uint64_t>(std::max<std::int64_t>(max_bytes, 0));
+  options.max_free_bytes = options.max_bytes;
+  return options;
 }
 
 struct ChosenTransport {
@@ -34,33 +53,37 @@ ChosenTransport choose(TransportChoice choice) {
 
 }  // namespace
 
-LocalProcesses::LocalProcesses(std::filesystem::path directory, WorkerProgram program,
-                               std::function<void(const std::string&)> inform)
-    : directory_(std::move(directory)),
-      program_(std::move(program)),
-      inform_(std::move(inform)),
-      run_(random_number()) {}
+LocalProcesses::LocalProcesses(LocalProcessesOptions options)
+    : options_(std::move(options)),
+      run_(random_number()),
+      pool_(pool_options(run_, options_.max_weight_bytes)),
+      weights_(std::make_shared<actors::SegmentCopies>(pool_)) {}
 
 LocalProcesses::~LocalProcesses() {
   const std::lock_guard lock(mutex_);
   acceptors_.clear();
+  segments_.reset();
   std::error_code ignored;
-  if (std::filesystem::is_directory(directory_ / "sockets", ignored)) {
-    std::filesystem::remove(directory_ / "sockets", ignored);  // unless it has other files
+  if (std::filesystem::is_directory(options_.directory / "sockets", ignored)) {
+    std::filesystem::remove(options_.directory / "sockets", ignored);  // unless it has other files
   }
+}
+
+std::filesystem::path LocalProcesses::socket_path(const std::string& name) const {
+  const std::filesystem::path folder = std::filesystem::absolute(options_.directory) / "sockets";
+  std::error_code error;
+  std::filesystem::create_directory(folder, error);
+  std::filesystem::permissions(folder, std::filesystem::perms::owner_all, error);
+  return folder / name;
 }
 
 Result<WorkerProcessAddress> LocalProcesses::new_address(const std::string& role,
                                                          TransportChoice transport,
                                                          std::uint32_t incarnation) {
   const ChosenTransport chosen = choose(transport);
-  const std::filesystem::path folder = std::filesystem::absolute(directory_) / "sockets";
-  const std::filesystem::path socket = folder / chosen.name;
+  const std::filesystem::path socket = socket_path(chosen.name);
   const std::lock_guard lock(mutex_);
   if (!acceptors_.contains(chosen.name)) {
-    std::error_code error;
-    std::filesystem::create_directory(folder, error);
-    std::filesystem::permissions(folder, std::filesystem::perms::owner_all, error);
     const auto accept = [this](std::unique_ptr<transport::Connection> connection) {
       links().accept(std::move(connection));
     };
@@ -71,24 +94,45 @@ Result<WorkerProcessAddress> LocalProcesses::new_address(const std::string& role
   }
   if (informed_[role] != chosen.name) {
     informed_[role] = chosen.name;
-    inform_(role + " processes: transport " + chosen.name + ", " + chosen.reason);
+    options_.inform(role + " processes: transport " + chosen.name + ", " + chosen.reason);
   }
   return WorkerProcessAddress{chosen.name, socket.string(), run_,
                               incarnation, ++last_process_, ::getpid()};
 }
 
+Result<LentBuffers> LocalProcesses::lend_buffers(const WorkerProcessAddress& address) {
+  const std::filesystem::path socket = socket_path("weights");
+  {
+    const std::lock_guard lock(mutex_);
+    if (segments_ == nullptr) {
+      transport::SegmentServerOptions options;
+      options.path = socket;
+      TIDEMILL_ASSIGN_OR_RETURN(segments_,
+                                transport::SegmentServer::listen(pool_, std::move(options)));
+    }
+  }
+  transport::SegmentReaderGrant grant;
+  grant.reader = address.process;
+  grant.token = random_token();
+  grant.max_lent_bytes = static_cast<std::uint64_t>(options_.max_weight_bytes);
+  TIDEMILL_RETURN_IF_ERROR(pool_.add_reader(grant));
+  return LentBuffers{actors::make_segment_lender(weights_, grant.reader),
+                     {socket.string(), grant.reader, grant.token}};
+}
+
 std::uint64_t LocalProcesses::start(const std::string& role, const WorkerProcessAddress& address,
                                     OnExit on_exit) {
-  const std::filesystem::path child_log = directory_ / "processes.log";
-  ChildProgram child{program_.program, program_.arguments, child_log};
+  const std::filesystem::path child_log = options_.directory / "processes.log";
+  ChildProgram child{options_.program.program, options_.program.arguments, child_log};
   child.arguments.insert(child.arguments.end(), {"--role", role});
   for (std::string& argument : arguments_of(address)) {
     child.arguments.push_back(std::move(argument));
   }
-  return children_.start(std::move(child),
-                         [child_log, on_exit = std::move(on_exit)](const std::string& how) {
-                           on_exit(how + "; see " + child_log.string());
-                         });
+  return children_.start(std::move(child), [this, child_log, process = address.process,
+                                            on_exit = std::move(on_exit)](const std::string& how) {
+    on_exit(how + "; see " + child_log.string());
+    pool_.drop_reader(process);
+  });
 }
 
 Result<std::unique_ptr<transport::Connector>> connector_to(const WorkerProcessAddress& address) {

@@ -11,24 +11,36 @@
 #include <string>
 #include <vector>
 
+#include "actors/remote/segment_buffers.hpp"
+#include "base/buffer_allocator.hpp"
 #include "base/clock.hpp"
 #include "base/result.hpp"
 #include "transport/connection.hpp"
 #include "transport/peer_link.hpp"
+#include "transport/segments/segment_pool.hpp"
+#include "transport/segments/segment_server.hpp"
 #include "workflows/processes/child_processes.hpp"
 #include "workflows/processes/process_hub.hpp"
 #include "workflows/processes/worker_program.hpp"
 
 namespace tidemill::workflows {
 
+/// What worker processes of this host need.
+struct LocalProcessesOptions {
+  /// Of the run. Gets a folder for sockets, and `processes.log`, which takes what the processes
+  /// write to stdout and stderr.
+  std::filesystem::path directory;
+  WorkerProgram program;
+  /// Takes a line for the user: once for each role, which transport it uses and why.
+  std::function<void(const std::string&)> inform;
+  /// The most shared memory that weights may take. Units: bytes.
+  std::int64_t max_weight_bytes = 0;
+};
+
 /// Child processes, and sockets at which they reach this process.
 class LocalProcesses final : public ProcessHub {
 public:
-  /// `directory` of the run gets a folder for sockets, and `processes.log`, which takes what the
-  /// processes write to stdout and stderr. `inform` takes a line for the user: once for each role,
-  /// which transport it uses and why.
-  LocalProcesses(std::filesystem::path directory, WorkerProgram program,
-                 std::function<void(const std::string&)> inform);
+  explicit LocalProcesses(LocalProcessesOptions options);
   ~LocalProcesses() override;
 
   [[nodiscard]] Result<WorkerProcessAddress> new_address(const std::string& role,
@@ -36,18 +48,25 @@ public:
                                                          std::uint32_t incarnation) override;
   std::uint64_t start(const std::string& role, const WorkerProcessAddress& address,
                       OnExit on_exit) override;
+  [[nodiscard]] Result<LentBuffers> lend_buffers(const WorkerProcessAddress& address) override;
   void stop(std::uint64_t number) override { children_.stop(number); }
   [[nodiscard]] transport::PeerLinks& links() override { return thread_.links(); }
   [[nodiscard]] const Clock& clock() const override { return clock_; }
 
+  /// Returns the memory from which buffers are lent without a copy.
+  [[nodiscard]] BufferAllocator& weight_memory() noexcept { return pool_; }
+
 private:
-  const std::filesystem::path directory_;
-  const WorkerProgram program_;
-  const std::function<void(const std::string&)> inform_;
+  [[nodiscard]] std::filesystem::path socket_path(const std::string& name) const;
+
+  const LocalProcessesOptions options_;
   const std::uint64_t run_;
+  transport::SegmentPool pool_;
+  const std::shared_ptr<actors::SegmentCopies> weights_;
   SystemClock clock_;
   transport::PeerLinkThread thread_;
-  std::mutex mutex_;  // of the next three
+  std::mutex mutex_;                                    // of the next four
+  std::unique_ptr<transport::SegmentServer> segments_;  // null: nothing was lent yet
   std::uint32_t last_process_ = 0;
   std::map<std::string, std::unique_ptr<transport::Acceptor>> acceptors_;  // by transport
   std::map<std::string, std::string> informed_;  // transports of which the user knows, by role

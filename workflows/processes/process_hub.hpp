@@ -4,8 +4,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
+#include "actors/remote/buffer_exchange.hpp"
+#include "actors/wire/serving_messages.hpp"
 #include "base/clock.hpp"
 #include "base/result.hpp"
 #include "transport/peer_link.hpp"
@@ -13,6 +16,12 @@
 #include "workflows/processes/worker_address.hpp"
 
 namespace tidemill::workflows {
+
+/// How tensors get to a process.
+struct LentBuffers {
+  std::shared_ptr<actors::BufferLender> lender;
+  actors::SegmentAddress segments;  // where the process finds them
+};
 
 /// The processes of a run besides its own. It must outlive all that uses it.
 ///
@@ -38,6 +47,9 @@ public:
   /// Does not wait.
   virtual std::uint64_t start(const std::string& role, const WorkerProcessAddress& address,
                               OnExit on_exit) = 0;
+  /// Prepares to lend tensors to the process that has this address, until it has ended.
+  /// Errors: those of `SegmentServer::listen` and `SegmentPool::add_reader`.
+  [[nodiscard]] virtual Result<LentBuffers> lend_buffers(const WorkerProcessAddress& address) = 0;
   /// Ends the process with this number. Does not wait. Unknown numbers are ignored.
   virtual void stop(std::uint64_t number) = 0;
 

@@ -55,7 +55,7 @@ private:
 
 }  // namespace
 
-Status run_worker_process(const WorkerProcessAddress& address, const MakeWorker& make_worker) {
+Status run_worker_process(const WorkerProcessAddress& address, const PrepareProcess& prepare) {
   TIDEMILL_RETURN_IF_ERROR(check_threads(kActorSystemThreads));
   TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<transport::Connector> connector,
                             connector_to(address));
@@ -67,14 +67,10 @@ Status run_worker_process(const WorkerProcessAddress& address, const MakeWorker&
   const auto port = std::make_shared<PeerPort>(clock);
   const StreamConsumerActor stream = spawn_stream_proxy(actors.system(), port);
   const auto host = std::make_shared<WorkerHostActor>();
-  const WorkerConnections connections{actors.system(), stream, [host](const std::string& line) {
-                                        caf::anon_send(*host, atom::record_v, line);
-                                      }};
+  const auto log = [host](const std::string& line) { caf::anon_send(*host, atom::record_v, line); };
   WorkerHostDeps deps;
   deps.port = port;
-  deps.make_worker = [&](const std::string& kind, std::uint32_t number) {
-    return make_worker(connections, kind, number);
-  };
+  deps.make_worker = prepare({actors.system(), stream, log, port});
   deps.on_end = [&ended](const std::string& reason) { ended.set_value(reason); };
   *host = spawn_worker_host(actors.system(), std::move(deps));
   transport::PeerLinkOptions link;

@@ -5,15 +5,29 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <caf/fwd.hpp>
 
+#include "actors/keeper/handles.hpp"
 #include "actors/stream/handles.hpp"
+#include "actors/wire/serving_messages.hpp"
+#include "actors/work/work_port.hpp"
+#include "workflows/actor_end.hpp"
 #include "workflows/processes/process_hub.hpp"
 #include "workflows/rl/worker_factory.hpp"
 
 namespace tidemill::workflows {
+
+/// The devices of a role's processes.
+struct ProcessDevices {
+  actors::StartDevice start;  // without `segments`
+  actors::RosterActor roster;
+  actors::WorkPort* work = nullptr;  // lends weights; outlives `ends`
+  /// Gets the actors that use `work` and the memory of the hub.
+  std::shared_ptr<ActorEnds> ends = std::make_shared<ActorEnds>();
+};
 
 /// The processes of a role.
 struct WorkerProcessesOptions {
@@ -22,6 +36,7 @@ struct WorkerProcessesOptions {
   std::uint32_t workers = 1;  // in all of them
   TransportChoice transport = TransportChoice::kAuto;
   std::function<void(const std::string&)> log;  // takes the lines of the workers
+  std::optional<ProcessDevices> devices = {};   // absent: the processes have no devices
 };
 
 /// Returns a factory of workers, each in one of the role's processes. A process is started for the

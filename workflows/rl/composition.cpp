@@ -51,9 +51,11 @@ Incarnation compose(caf::actor_system& system, const RlPlan& plan, const RunOrig
   const WorkerFactory reward = plan.remote_reward
                                    ? plan.remote_reward(origin, owner.stream)
                                    : reward_worker_factory(system, plan.reward, {owner.stream});
-  add_workers({rollout_worker_factory(system, plan.rollout, {owner.stream, owner.router}), reward,
-               owner.advantage},
-              parts);
+  const WorkerFactory rollout =
+      plan.remote_rollout
+          ? plan.remote_rollout(origin, owner.stream, owner.roster)
+          : rollout_worker_factory(system, plan.rollout, {owner.stream, owner.router});
+  add_workers({rollout, reward, owner.advantage}, parts);
   parts.start = [source = owner.source, trainer = owner.trainer] {
     caf::anon_send(source, atom::start_v);
     caf::anon_send(trainer, atom::start_v);

@@ -43,6 +43,11 @@ struct RlPlan {
   /// Empty: they are in this process, as `reward` says.
   std::function<WorkerFactory(const actors::RunOrigin&, const actors::StreamConsumerActor&)>
       remote_reward;
+  /// Makes the factory of the rollout workers of an incarnation, which are in other processes, each
+  /// with a device that joins the run. Empty: they are in this process, as `rollout` says.
+  std::function<WorkerFactory(const actors::RunOrigin&, const actors::StreamConsumerActor&,
+                              const actors::RosterActor&)>
+      remote_rollout;
   /// Replaces devices of an incarnation that only serve by proxies of devices in other processes.
   /// Empty: all of them are in this process.
   std::function<ServingDevices(ServingDevices)> remote_serving;

@@ -135,7 +135,7 @@ OwnerHandles start_owner(caf::actor_system& system, const OwnerRoleOptions& opti
   owner.router = spawn_router(system, std::move(router));
   const KeeperActor keeper =
       spawn_keeper(system, {devices, owner.router, keeper_options(options, state.weights, rows),
-                            options.log, state.weights, state.device.serving.name});
+                            options.log, state.weights, state.device.serving.name, options.inform});
   owner.roster = keeper;
   SampleStreamOptions stream = options.stream;
   stream.incarnation = origin.incarnation;

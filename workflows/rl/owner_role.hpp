@@ -43,6 +43,8 @@ struct OwnerRoleOptions {
   actors::StreamInspector inspector;             // for simulation; may be empty
   /// Called with one line for each failure that the run handled. May be called from any thread.
   std::function<void(const std::string&)> log;
+  /// Takes one line for each device that joins or leaves. Likewise; may be empty.
+  std::function<void(const std::string&)> inform;
   /// Template of the evaluator, without its handle, engine and port. If absent, the run evaluates
   /// nothing.
   std::optional<actors::EvaluatorDeps> evaluator;

@@ -61,7 +61,11 @@ Status run_reward_process(const RlOptions& options, const RewardProcess& process
     }
     return factory.make(number);
   };
-  return run_worker_process(process.address, make);
+  return run_worker_process(process.address, [&make](const WorkerConnections& connections) {
+    return [&make, connections](const std::string& kind, std::uint32_t number) {
+      return make(connections, kind, number);
+    };
+  });
 }
 
 }  // namespace tidemill::workflows

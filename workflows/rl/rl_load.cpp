@@ -73,9 +73,10 @@ std::int64_t rows_of_step(const RlOptions& options) {
 
 // Returns how many tokens of a step training takes from generation instead of computing them again;
 // `prompts` of them are prompt tokens. It can only do so if a step trains on samples of its own
-// weights and changes the weights once, at its end.
+// weights and changes the weights once, at its end, and if this process generates them.
 std::int64_t kept_tokens(const RlOptions& options, std::int64_t prompts) {
-  const bool on_policy = options.staleness.max == 0 && options.train.minibatches == 1;
+  const bool on_policy = options.staleness.max == 0 && options.train.minibatches == 1 &&
+                         options.placement.rollout.processes == 0;
   // The last token is sampled but never fed to the model.
   return on_policy ? prompts + rows_of_step(options) * (options.rollout.max_new_tokens - 1) : 0;
 }
@@ -224,6 +225,22 @@ engines::MemoryLoad peak_load(const RlOptions& options, const RlFacts& facts,
       kPageTokens * (running * pages_for(longest) + pages_for(load.train_tokens) + trained);
   // What stays cached for later requests is not needed, but it saves work.
   load.kv_tokens = std::max(at_once, likely_load(options, facts).kv_tokens);
+  return load;
+}
+
+engines::MemoryLoad rollout_process_load(const RlOptions& options, const RlFacts& facts,
+                                         std::int64_t longest_prompt) {
+  // Its own workers hold their share of the rows. The router may send it all evaluations.
+  const std::int64_t processes = std::max(options.placement.rollout.processes, 1);
+  const std::int64_t rows = (rows_in_flight(options, facts) + processes - 1) / processes;
+  const std::int64_t running = std::min(facts.max_running, rows + num_evaluated(options, facts));
+  engines::MemoryLoad load;
+  load.sequence_tokens = longest_sequence(options, longest_prompt);
+  load.rollout_tokens = max_rollout_tokens(options, running, engines::StepBudget{}.tokens);
+  load.sampled_tokens = running;
+  load.kv_tokens = kPageTokens * running * pages_for(load.sequence_tokens);
+  load.snapshots = 2;
+  load.commits = false;
   return load;
 }
 

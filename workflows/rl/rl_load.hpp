@@ -29,6 +29,12 @@ struct RlFacts {
 /// `longest_prompt` tokens.
 [[nodiscard]] std::int64_t longest_sequence(const RlOptions& options, std::int64_t longest_prompt);
 
+/// Returns the largest load of a process that only generates, one of those that
+/// `placement.rollout.processes` counts. Its weights are loaded while others are served.
+[[nodiscard]] engines::MemoryLoad rollout_process_load(const RlOptions& options,
+                                                       const RlFacts& facts,
+                                                       std::int64_t longest_prompt);
+
 /// Returns the expected load: prompts as long as those of the data, responses of maximum length.
 [[nodiscard]] engines::MemoryLoad likely_load(const RlOptions& options, const RlFacts& facts);
 

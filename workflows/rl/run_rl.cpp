@@ -9,8 +9,10 @@
 
 #include "actors/algorithm/algorithm.hpp"
 #include "actors/data/dataset_prompts.hpp"
+#include "base/check.hpp"
 #include "base/text/mebibytes.hpp"
 #include "workflows/process_limits.hpp"
+#include "workflows/process_memory.hpp"
 #include "workflows/processes/local_processes.hpp"
 #include "workflows/processes/worker_processes.hpp"
 #include "workflows/rewards.hpp"
@@ -19,12 +21,16 @@
 #include "workflows/rl/reward_signal.hpp"
 #include "workflows/rl/rl_load.hpp"
 #include "workflows/rl/rl_settings.hpp"
+#include "workflows/rl/rollout_plan.hpp"
 
 namespace tidemill::workflows {
 namespace {
 
 // Upper bound of the memory of generated rows that are kept for training.
 constexpr std::int64_t kMaxGeneratedBytes = std::int64_t{1} << 30U;
+
+// How long the actors of devices may live on after a run: their processes have to end first.
+constexpr Duration kEndDeadline = std::chrono::minutes(1);
 
 // What has become of the rows of the run, from the last training record.
 struct RowCounts {
@@ -70,7 +76,11 @@ struct RlRun {
   std::unique_ptr<actors::WorkPort> commit_port;
   std::vector<std::unique_ptr<actors::WorkPort>> reward_ports;  // of workers in this process
   std::unique_ptr<actors::WorkPort> eval_port;
-  std::unique_ptr<ProcessHub> processes;  // null: the run has no worker processes
+  std::unique_ptr<LocalProcesses> processes;       // null: the run has no worker processes
+  MemoryPlan rollout_process;                      // of each rollout process
+  std::unique_ptr<actors::WorkPort> weights_port;  // lends weights to rollout processes
+  /// The actors that use `weights_port` and `processes`.
+  std::shared_ptr<ActorEnds> proxies = std::make_shared<ActorEnds>();
   std::shared_ptr<RowCounts> rows = std::make_shared<RowCounts>();
   bool shares_base = false;  // generates and trains on the device of a server
 };
@@ -140,13 +150,15 @@ std::string responses_of_step(const RlOptions& options) {
 }
 
 // Opens a runtime for the run alone.
-Status open_own_engines(const RlRun& opened, const RunEnvironment& run,
+Status open_own_engines(const RlOptions& options, const RlRun& opened, const RunEnvironment& run,
                         const actors::RunOrigin& origin, engines::RuntimeOptions wanted,
                         RlEngines& engines) {
   // Keeps either all rows of a step or none.
   wanted.generated_bytes = opened.plans.expected.engine.generated_bytes > 0
                                ? opened.plans.maximum.engine.generated_bytes
                                : 0;
+  wanted.allocator =
+      options.placement.rollout.processes > 0 ? &opened.processes->weight_memory() : nullptr;
   wanted.token_text = [codec = *opened.codec](std::int32_t id) {
     return std::string(codec.tokenizer().token_bytes(id));
   };
@@ -195,7 +207,7 @@ Result<std::shared_ptr<RlEngines>> open_engines(const RlOptions& options, const 
   TIDEMILL_RETURN_IF_ERROR(
       run.shared_device.has_value()
           ? open_shared_job(options, opened, run, origin, wanted, *engines)
-          : open_own_engines(opened, run, origin, std::move(wanted), *engines));
+          : open_own_engines(options, opened, run, origin, std::move(wanted), *engines));
   TIDEMILL_ASSIGN_OR_RETURN(engines->owner.records, open_records(run, origin, options.run.record));
   log_memory_plans(opened.plans, run);
   if (run.on_begin) {
@@ -215,19 +227,6 @@ actors::EvaluatorDeps evaluator(const RlOptions& options, const RlRun& opened) {
   return deps;
 }
 
-RolloutRoleOptions rollout_role(const RlOptions& options, const RlRun& opened) {
-  RolloutRoleOptions role;
-  role.workers = static_cast<std::uint32_t>(options.rollout.workers);
-  role.worker.max_in_flight = static_cast<std::uint32_t>(
-      std::max<std::int64_t>(1, max_concurrent_rows(options) / options.rollout.workers));
-  role.worker.sampling = sampling_options(options.rollout);
-  role.worker.seed = options.run.seed;
-  role.worker.max_new_tokens = options.rollout.max_new_tokens;
-  role.worker.stop_ids = stop_ids(options, opened.model.files);
-  role.worker.stop_strings = options.rollout.stop;
-  return role;
-}
-
 RewardRoleOptions reward_role(const RlOptions& options, const RunEnvironment& run,
                               const RlRun& opened) {
   RewardRoleOptions role = reward_role_options(
@@ -241,9 +240,9 @@ RewardRoleOptions reward_role(const RlOptions& options, const RunEnvironment& ru
 
 // Returns how reward workers are made in processes of their own, or nothing if they are in this
 // one.
-std::function<WorkerFactory(const actors::RunOrigin&, const actors::StreamConsumerActor&)>
-remote_reward(const RlOptions& options, const RunEnvironment& run, const RlRun& opened) {
-  if (opened.processes == nullptr) {
+decltype(RlPlan::remote_reward) remote_reward(const RlOptions& options, const RunEnvironment& run,
+                                              const RlRun& opened) {
+  if (options.placement.reward.processes == 0) {
     return {};
   }
   WorkerProcessesOptions role;
@@ -255,6 +254,34 @@ remote_reward(const RlOptions& options, const RunEnvironment& run, const RlRun& 
   return [&run, &opened, role](const actors::RunOrigin& origin,
                                const actors::StreamConsumerActor& stream) {
     return remote_worker_factory(run.system, *opened.processes, role, origin.incarnation, stream);
+  };
+}
+
+// As `remote_reward`, for rollout workers.
+decltype(RlPlan::remote_rollout) remote_rollout(const RlOptions& options, const RunEnvironment& run,
+                                                const RlRun& opened) {
+  if (options.placement.rollout.processes == 0) {
+    return {};
+  }
+  WorkerProcessesOptions role;
+  role.role = "rollout";
+  role.processes = static_cast<std::uint32_t>(options.placement.rollout.processes);
+  role.workers = num_rollout_workers(options);
+  role.transport = options.placement.rollout.transport;
+  role.log = run.log;
+  const MemoryBudgets& budgets = opened.rollout_process.budgets;
+  ProcessDevices devices;
+  devices.start = {budgets.kv_bytes, budgets.limits.rollout_rows, budgets.limits.sampled_rows};
+  devices.work = opened.weights_port.get();
+  devices.ends = opened.proxies;
+  role.devices = devices;
+  return [&run, &opened, role](const actors::RunOrigin& origin,
+                               const actors::StreamConsumerActor& stream,
+                               const actors::RosterActor& roster) {
+    WorkerProcessesOptions with_roster = role;
+    with_roster.devices->roster = roster;
+    return remote_worker_factory(run.system, *opened.processes, with_roster, origin.incarnation,
+                                 stream);
   };
 }
 
@@ -285,6 +312,7 @@ OwnerRoleOptions owner_role(const RlOptions& options, const RunEnvironment& run,
       },
       run.log);
   role.log = run.log;
+  role.inform = run.inform;
   if (!opened.eval_prompts.empty()) {
     role.evaluator = evaluator(options, opened);
   }
@@ -300,10 +328,11 @@ OwnerRoleOptions owner_role(const RlOptions& options, const RunEnvironment& run,
 RlPlan make_plan(const RlOptions& options, const RunEnvironment& run, const RlRun& opened) {
   RlPlan plan;
   plan.owner = owner_role(options, run, opened);
-  plan.rollout = rollout_role(options, opened);
+  plan.rollout = rollout_role_options(options, opened.model.files);
   plan.reward = reward_role(options, run, opened);
   plan.owner.make_reward = plan.reward.make_reward;
   plan.remote_reward = remote_reward(options, run, opened);
+  plan.remote_rollout = remote_rollout(options, run, opened);
   plan.open_engines = [&options, &opened, &run](const actors::RunOrigin& origin) {
     return open_engines(options, opened, run, origin);
   };
@@ -313,6 +342,12 @@ RlPlan make_plan(const RlOptions& options, const RunEnvironment& run, const RlRu
 RlFacts facts_of(const RlRun& opened) {
   return {opened.prompt_lengths, opened.eval_lengths, opened.steps,
           engines::RuntimeOptions{}.max_running, opened.shares_base};
+}
+
+// The memory of the run's other processes.
+std::int64_t processes_bytes(const RlOptions& options, const MemoryPlan& rollout_process) {
+  return options.placement.rollout.processes * rollout_process.total() +
+         options.placement.reward.processes * program_bytes().value_or(0);
 }
 
 // Returns the expected memory of a run whose upper bound is `maximum`.
@@ -329,6 +364,7 @@ MemoryPlan expected_plan(const RlOptions& options, const TrainedModel& model, co
       static_cast<std::uint64_t>(max_concurrent_rows(options) / options.rollout.group_size) *
       stream_options(options, opened.prompt_bytes).group_bytes);
   load.keeps_best = options.eval.common.keep_best;
+  load.processes_bytes = processes_bytes(options, opened.rollout_process);
   return make_memory_plan(model.files, runtime, load);
 }
 
@@ -376,6 +412,8 @@ MemoryPlan max_memory_plan(const RlOptions& options, const TrainedModel& model, 
   RunLoad load{peak_load(options, facts_of(opened), longest_prompt),
                static_cast<std::int64_t>(std::min(stream.limit_bytes, groups * stream.group_bytes)),
                options.eval.common.keep_best};
+  load.processes_bytes = processes_bytes(
+      options, plan_rollout_process(options, model, facts_of(opened), longest_prompt));
   const std::int64_t wanted = load.engine.train_tokens;
   engines::RuntimeOptions runtime = rl_runtime_options(options, model, 1);
   const auto plan_for = [&](engines::Recompute recompute, std::int64_t train_tokens) {
@@ -420,6 +458,8 @@ Status plan_for_data(const RlOptions& options, const TrainedModel& model, RlRun&
       {prompts.longest(), prompts.longest_location(), "the prompt"}, options.run.device, plan_for);
   TIDEMILL_RETURN_IF_ERROR(opened.shares_base ? with_server_options(fits) : fits);
   opened.plans.maximum = plan_for(prompts.longest());
+  opened.rollout_process =
+      plan_rollout_process(options, model, facts_of(opened), prompts.longest());
   const engines::RuntimeOptions runtime = rl_runtime_options(options, model, 1);
   TIDEMILL_RETURN_IF_ERROR(
       check_cache(options, prompts,
@@ -431,16 +471,21 @@ Status plan_for_data(const RlOptions& options, const TrainedModel& model, RlRun&
   return {};
 }
 
-// Prepares the places where responses are scored: ports of this process, or processes.
-Status open_reward_places(const RlOptions& options, const RunEnvironment& run, RlRun& opened) {
-  if (options.placement.reward.processes > 0) {
+// Prepares the processes of the run, and the ports of what is scored in this one.
+Status open_places(const RlOptions& options, const RunEnvironment& run, RlRun& opened) {
+  if (options.placement.rollout.processes > 0) {
+    TIDEMILL_ASSIGN_OR_RETURN(opened.weights_port, start_port("weights"));
+  }
+  if (has_processes(options.placement)) {
     if (!run.worker_program.has_value()) {
       return invalid_argument(
-          "placement.reward.processes: this program cannot start processes; with 0, the process of "
-          "the run scores");
+          "placement: this program cannot start processes; with `processes: 0`, the process of the "
+          "run does everything");
     }
-    opened.processes =
-        std::make_unique<LocalProcesses>(run.directory, *run.worker_program, run.inform);
+    opened.processes = std::make_unique<LocalProcesses>(LocalProcessesOptions{
+        run.directory, *run.worker_program, run.inform, allowed_memory(options.run.device)});
+  }
+  if (options.placement.reward.processes > 0) {
     return {};
   }
   for (std::uint32_t i = 0; i < num_workers(options.placement.reward); ++i) {
@@ -448,6 +493,19 @@ Status open_reward_places(const RlOptions& options, const RunEnvironment& run, R
                               start_port(i == 0 ? "reward" : "reward-" + std::to_string(i)));
   }
   return {};
+}
+
+// Runs all actors of the run, until the last of them has ended.
+Result<actors::RunSummary> run_actors(const RlOptions& options, const RunEnvironment& run,
+                                      const RlRun& opened) {
+  auto ended = run_to_end(run, [&](auto on_end) {
+    RlHooks hooks;
+    hooks.on_end = std::move(on_end);
+    hooks.first_incarnation = run.first_incarnation;
+    return spawn_rl_run(run.system, make_plan(options, run, opened), std::move(hooks));
+  });
+  TIDEMILL_CHECK(opened.proxies->wait_for(kEndDeadline)) << "devices of processes still run";
+  return ended;
 }
 
 }  // namespace
@@ -496,15 +554,9 @@ Result<actors::RunSummary> run_rl(const RlOptions& options, const RunEnvironment
   TIDEMILL_ASSIGN_OR_RETURN(opened.device_port, start_port("device"));
   TIDEMILL_ASSIGN_OR_RETURN(opened.io_port, start_port("io"));
   TIDEMILL_ASSIGN_OR_RETURN(opened.commit_port, start_port("commit"));
-  TIDEMILL_RETURN_IF_ERROR(open_reward_places(options, run, opened));
+  TIDEMILL_RETURN_IF_ERROR(open_places(options, run, opened));
   TIDEMILL_ASSIGN_OR_RETURN(opened.eval_port, start_port("eval"));
-  TIDEMILL_ASSIGN_OR_RETURN(actors::RunSummary summary, run_to_end(run, [&](auto on_end) {
-                              RlHooks hooks;
-                              hooks.on_end = std::move(on_end);
-                              hooks.first_incarnation = run.first_incarnation;
-                              return spawn_rl_run(run.system, make_plan(options, run, opened),
-                                                  std::move(hooks));
-                            }));
+  TIDEMILL_ASSIGN_OR_RETURN(const actors::RunSummary summary, run_actors(options, run, opened));
   TIDEMILL_RETURN_IF_ERROR(check_scored(*opened.rows, summary));
   TIDEMILL_RETURN_IF_ERROR(export_weights(opened.model, options.model, summary.weights, run));
   return summary;

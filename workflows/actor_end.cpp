@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "workflows/serve/actor_end.hpp"
+#include "workflows/actor_end.hpp"
 
 #include "actors/errors.hpp"
 
@@ -21,6 +21,19 @@ bool ActorEnd::wait_for(Duration limit) const {
 Status ActorEnd::reason() const {
   const std::lock_guard lock(shared_->mutex);
   return shared_->reason.value_or(Status());
+}
+
+void ActorEnds::Shared::add(int more) {
+  {
+    const std::lock_guard lock(mutex);
+    running += more;
+  }
+  changed.notify_all();
+}
+
+bool ActorEnds::wait_for(Duration limit) const {
+  std::unique_lock lock(shared_->mutex);
+  return shared_->changed.wait_for(lock, limit, [this] { return shared_->running == 0; });
 }
 
 }  // namespace tidemill::workflows

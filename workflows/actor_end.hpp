@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private to workflows/serve. Waits for the end of an actor with a monotonic clock.
+// Waits for the ends of actors with a monotonic clock.
 //
 // A blocking actor of CAF 0.17 waits with the clock of the day: while a `receive` with a timeout
 // waits and that clock is set back, the timeout is late by as much.
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -40,6 +41,33 @@ private:
     std::mutex mutex;
     std::condition_variable changed;
     std::optional<Status> reason;  // once the actor has ended
+  };
+
+  std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
+};
+
+/// Tells when all of several actors have ended. Does not keep them alive.
+///
+/// Threads: safe to use concurrently.
+class ActorEnds {
+public:
+  /// Watches `actor`, a handle, too.
+  template <class Handle>
+  void add(const Handle& actor) {
+    shared_->add(1);
+    actor->attach_functor([shared = shared_](const caf::error& /*why*/) { shared->add(-1); });
+  }
+
+  /// Waits until all actors have ended, at most for `limit`. Returns whether they have.
+  [[nodiscard]] bool wait_for(Duration limit) const;
+
+private:
+  struct Shared {
+    void add(int more);
+
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::int64_t running = 0;  // actors
   };
 
   std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workflows/rl/rollout_plan.hpp"
+
+#include <algorithm>
+
+#include "workflows/rl/rl_settings.hpp"
+
+namespace tidemill::workflows {
+
+std::uint32_t num_rollout_workers(const RlOptions& options) {
+  return static_cast<std::uint32_t>(options.rollout.workers *
+                                    std::max(options.placement.rollout.processes, 1));
+}
+
+RolloutRoleOptions rollout_role_options(const RlOptions& options,
+                                        const engines::ModelFiles& model) {
+  RolloutRoleOptions role;
+  role.workers = num_rollout_workers(options);
+  role.worker.max_in_flight = static_cast<std::uint32_t>(
+      std::max<std::int64_t>(1, max_concurrent_rows(options) / role.workers));
+  role.worker.sampling = sampling_options(options.rollout);
+  role.worker.seed = options.run.seed;
+  role.worker.max_new_tokens = options.rollout.max_new_tokens;
+  role.worker.stop_ids = stop_ids(options, model);
+  role.worker.stop_strings = options.rollout.stop;
+  return role;
+}
+
+engines::RuntimeOptions rollout_runtime_options(const RlOptions& options, const TrainedModel& model,
+                                                const MemoryBudgets& budgets) {
+  engines::RuntimeOptions runtime =
+      runtime_options(model, options.model, options.train.common, 1, options.run.device);
+  runtime.optimizer.reset();
+  apply(budgets, runtime);
+  return runtime;
+}
+
+MemoryPlan plan_rollout_process(const RlOptions& options, const TrainedModel& model,
+                                const RlFacts& facts, std::int64_t longest_prompt) {
+  engines::RuntimeOptions runtime = rollout_runtime_options(options, model, {});
+  RunLoad load;
+  load.engine = rollout_process_load(options, facts, longest_prompt);
+  engines::set_budgets(model.files.config, load.engine, runtime);
+  runtime.kv_bytes = options.rollout.kv_bytes.value_or(runtime.kv_bytes);
+  return make_memory_plan(model.files, runtime, load);
+}
+
+}  // namespace tidemill::workflows
