@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs whose rewards are computed in processes of their own, undisturbed and under faults. Their
-// results must be bit-identical to those of a run of one process.
+// Runs whose responses are generated and scored in processes of their own, undisturbed and under
+// faults. Their results must be bit-identical to those of a run of one process.
 //
 // Faults come at random times: a worker process is killed, or stopped for a while, or the process
 // of the run is. A run whose process was killed is resumed. No worker process may outlive the
@@ -46,6 +46,8 @@ const char* const kFixedSchedule =
     "checkpoint: {every_steps: 1}\n";
 
 std::vector<std::string> placed(std::vector<std::string> command, const std::string& transport) {
+  command.push_back("placement.rollout.processes=2");
+  command.push_back("placement.rollout.transport=" + transport);
   command.push_back("placement.reward.processes=2");
   command.push_back("placement.reward.workers=3");
   command.push_back("placement.reward.transport=" + transport);
@@ -76,8 +78,10 @@ TEST_P(WorkerProcessesTest, ChangeNoBit) {
   const auto ended = folder.run(placed({"run", "run.yaml"}, GetParam()));
   ASSERT_TRUE(ended.has_value()) << "hangs";
   ASSERT_EQ(ended->code, 0) << ended->describe();
-  EXPECT_NE(ended->err.find("reward processes: transport " + GetParam()), std::string::npos)
-      << ended->err;
+  for (const std::string role : {"rollout", "reward"}) {
+    EXPECT_NE(ended->err.find(role + " processes: transport " + GetParam()), std::string::npos)
+        << ended->err;
+  }
   EXPECT_EQ(difference(undisturbed(small_rl_run(kRun, kFixedSchedule)), run_output(folder, kRun)),
             "");
   EXPECT_EQ(read_file(folder.path() / "runs" / kRun / "processes.log"), "");
@@ -89,12 +93,12 @@ TEST_P(WorkerProcessesTest, EndWithTheRunAndNoneIsLeft) {
   folder.write_rows();
   folder.write("run.yaml", small_rl_run(kRun, "train: {steps: 100000, prompts_per_step: 4}\n"));
   ProgramRun run(folder.path(), tidemill(placed({"run", "run.yaml"}, GetParam())));
-  ASSERT_TRUE(run.wait_for_error_text("reward processes:"));
+  ASSERT_TRUE(run.wait_for_error_text("rollout process 1 has joined"));
   std::vector<pid_t> children;
   ASSERT_TRUE(wait_until(
       [&] {
         children = children_of(run.pid());
-        return children.size() == 2;
+        return children.size() == 4;
       },
       kHang));
   run.send(SIGINT);

@@ -124,9 +124,9 @@ TEST(RlSimulation, DevicesThatJoinAndLeaveChangeNoBit) {
   EXPECT_GT(late_requests, 400U);
 }
 
-// Rewards are computed in other processes, which die, over a network that loses, repeats, damages,
-// reorders and delays frames and breaks connections. No bit changes.
-TEST(RlSimulation, RewardProcessesBehindABadNetworkChangeNoBit) {
+// Responses are generated and scored in other processes, which die, over a network that loses,
+// repeats, damages, reorders and delays frames and breaks connections. No bit changes.
+TEST(RlSimulation, ProcessesBehindABadNetworkChangeNoBit) {
   std::uint64_t kills = 0;
   std::uint64_t processes = 0;
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
@@ -137,6 +137,8 @@ TEST(RlSimulation, RewardProcessesBehindABadNetworkChangeNoBit) {
     options.max_staleness = seed % 2 == 0 ? 0 : seed % 3;
     options.reward_processes = 2;
     options.reward_workers = 3;
+    options.rollout_processes = seed % 3 == 0 ? 0 : 2;
+    options.rollout_workers = 3;
     FaultOptions faults;
     faults.seed = seed;
     faults.process_kills = 3;
@@ -188,6 +190,31 @@ TEST(RlSimulation, ServersBehindABadNetworkChangeNoBit) {
   }
   EXPECT_GT(kills, 15U);
   EXPECT_GT(quarantines, 5U);
+}
+
+// A process that generates is as good as the process of the run: nothing ends, and no row is
+// delivered twice.
+TEST(RlSimulation, RolloutProcessesBehindAGoodNetworkLoseNothing) {
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+    SimulationOptions options;
+    options.max_staleness = seed % 3;
+    options.generation_order =
+        seed % 2 == 0 ? actors::GenerationOrder::kFree : actors::GenerationOrder::kFixed;
+    options.rollout_processes = 2;
+    options.reward_processes = 1;
+    options.eval_every = 2;
+    FaultOptions faults;
+    faults.seed = seed;
+    faults.max_hurry = std::chrono::milliseconds(250);
+    const SimulationReport report = simulate(options, faults);
+    EXPECT_EQ(report.violations, std::vector<std::string>{}) << "seed " << seed;
+    EXPECT_EQ(report.end_error, "");
+    EXPECT_TRUE(report.calm);
+    EXPECT_EQ(report.rows_redelivered, 0U);
+    EXPECT_EQ(report.quarantines, 0U);
+    EXPECT_EQ(report.processes, 3U);
+    EXPECT_GT(report.late_requests, 0U) << "the processes have generated";
+  }
 }
 
 // A remote device is as good as a local one: nothing ends, and no row is delivered twice.

@@ -31,6 +31,7 @@ constexpr std::uint64_t kWorkerChanges = 86;
 constexpr std::uint64_t kLateDevices = 87;
 constexpr std::uint64_t kProcesses = 88;
 constexpr std::uint64_t kRemoteServers = 89;
+constexpr std::uint64_t kRolloutProcesses = 90;
 constexpr std::uint64_t kStopEvents = 1'500;  // stops fall within this many
 
 // Returns weights that are exact in binary, so that sums do not depend on their order.
@@ -71,6 +72,7 @@ std::string describe(const SimulationOptions& options) {
           (options.mix_versions ? " mix_versions" : "") +
           " servers=" + std::to_string(options.servers) +
           " remote_servers=" + std::to_string(options.remote_servers) +
+          " rollout_processes=" + std::to_string(options.rollout_processes) +
           " reward_processes=" + std::to_string(options.reward_processes) +
           (options.on_device_failure == actors::FailurePolicy::kDrop ? " drop_device" : "");
   if (options.best.enabled()) {
@@ -364,6 +366,11 @@ SimulationOptions options_of_seed(std::uint64_t seed) {
     options.reward_processes = static_cast<std::uint32_t>(1 + processes.below(2));
     options.reward_workers =
         options.reward_processes + static_cast<std::uint32_t>(processes.below(2));
+  }
+  RandomStream rollouts(seed, kRolloutProcesses);
+  if (rollouts.below(4) == 0) {
+    options.rollout_processes =
+        static_cast<std::uint32_t>(1 + rollouts.below(options.rollout_workers));
   }
   if (is_calm(seed)) {
     options.device_delay = std::chrono::milliseconds(2000);

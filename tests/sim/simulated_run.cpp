@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "actors/remote/remote_device.hpp"
 #include "tests/sim/commit_witness.hpp"
 #include "tests/sim/mixing_rollout_engine.hpp"
 #include "tests/sim/sample_witness.hpp"
@@ -222,7 +223,8 @@ private:
   }
 
   [[nodiscard]] std::uint64_t max_events() const {
-    const bool network = options_.reward_processes > 0 || options_.remote_servers > 0;
+    const bool network = options_.reward_processes > 0 || options_.rollout_processes > 0 ||
+                         options_.remote_servers > 0;
     return network ? kMaxEventsOfNetworks : kMaxEvents;
   }
 
@@ -320,6 +322,7 @@ private:
         ++report_.workers_removed;
       }
     };
+    plan.owner.inform = plan.owner.log;
     plan.rollout.workers = options_.rollout_workers;
     plan.reward.workers = options_.reward_workers;
     plan.owner.max_concurrent_rows = 1000;
@@ -379,8 +382,8 @@ private:
       plan.reward.ports.push_back(port.get());
     }
     plan.owner.eval_port = eval_port_.get();
-    if (options_.reward_processes > 0) {
-      move_rewards(plan);
+    if (options_.reward_processes > 0 || options_.rollout_processes > 0) {
+      move_workers(plan);
     }
     if (options_.remote_servers > 0) {
       servers_ = std::make_unique<SimulatedServers>(world_.system(), faults_.seed + 1,
@@ -392,21 +395,90 @@ private:
     return plan;
   }
 
-  // Lets the reward workers of a run work in processes of their own.
-  void move_rewards(workflows::RlPlan& plan) {
+  // Lets workers of a run work in processes of their own.
+  void move_workers(workflows::RlPlan& plan) {
     processes_ = std::make_unique<SimulatedProcesses>(
         world_.system(), faults_.seed, faults_.network,
-        [this, role = plan.reward](const actors::StreamConsumerActor& stream) {
-          return workflows::reward_worker_factory(world_.system(), role, {stream});
+        [this, rollout = plan.rollout, reward = plan.reward](const std::string& role,
+                                                             const SimulatedProcess& process) {
+          return role == "rollout" ? prepare_rollout(rollout, process)
+                                   : prepare_reward(reward, process);
         });
-    workflows::WorkerProcessesOptions role;
-    role.role = "reward";
-    role.processes = options_.reward_processes;
-    role.workers = options_.reward_workers;
-    plan.remote_reward = [this, role](const actors::RunOrigin& origin,
-                                      const actors::StreamConsumerActor& stream) {
-      return workflows::remote_worker_factory(world_.system(), *processes_, role,
-                                              origin.incarnation, stream);
+    if (options_.reward_processes > 0) {
+      workflows::WorkerProcessesOptions role;
+      role.role = "reward";
+      role.processes = options_.reward_processes;
+      role.workers = options_.reward_workers;
+      plan.remote_reward = [this, role](const actors::RunOrigin& origin,
+                                        const actors::StreamConsumerActor& stream) {
+        return workflows::remote_worker_factory(world_.system(), *processes_, role,
+                                                origin.incarnation, stream);
+      };
+    }
+    if (options_.rollout_processes > 0) {
+      plan.remote_rollout = [this](const actors::RunOrigin& origin,
+                                   const actors::StreamConsumerActor& stream,
+                                   const actors::RosterActor& roster) {
+        workflows::WorkerProcessesOptions role;
+        role.role = "rollout";
+        role.processes = options_.rollout_processes;
+        role.workers = options_.rollout_workers;
+        role.devices = workflows::ProcessDevices{{}, roster, lend_port_.get()};
+        return workflows::remote_worker_factory(world_.system(), *processes_, role,
+                                                origin.incarnation, stream);
+      };
+    }
+  }
+
+  static Result<actors::WorkerSpec> make_of(const workflows::WorkerFactory& factory,
+                                            const std::string& kind, std::uint32_t number) {
+    if (kind != factory.kind) {
+      return Status(Errc::kNotFound, "no workers of kind " + kind);
+    }
+    return factory.make(number);
+  }
+
+  SimulatedProcesses::MakeWorker prepare_reward(const workflows::RewardRoleOptions& role,
+                                                const SimulatedProcess& process) {
+    return [factory = workflows::reward_worker_factory(world_.system(), role, {process.stream})](
+               const std::string& kind, std::uint32_t number) {
+      return make_of(factory, kind, number);
+    };
+  }
+
+  // The process opens a device with weights that the run does not have. If a worker used it before
+  // it has loaded the weights of the run, the witness would report the tokens.
+  SimulatedProcesses::MakeWorker prepare_rollout(const workflows::RolloutRoleOptions& role,
+                                                 const SimulatedProcess& process) {
+    process_ports_.push_back(actors::make_simulated_work_port(
+        world_.system(), [this] { return std::chrono::microseconds(random_.below(2000)); }));
+    const auto device = std::make_shared<actors::ServingActor>();
+    actors::DeviceHostDeps deps;
+    deps.port = process.port;
+    deps.work = process_ports_.back().get();
+    deps.on_open = [device](const actors::ServingActor& opened) { *device = opened; };
+    deps.open = [this, process,
+                 port = deps.work](const actors::StartDevice&) -> Result<actors::OpenedDevice> {
+      const auto engine = std::make_shared<std::unique_ptr<engines::RolloutEngine>>(rollout_engine(
+          engines::replay_initial_snapshot(options_.data_seed + 1000), report_.late_requests));
+      return actors::OpenedDevice{
+          process.buffers, [this, engine, port, add = process.add] {
+            const actors::ServingActor actor = actors::spawn_device(
+                world_.system(),
+                workflows::serving_deps({engine->get(), nullptr, nullptr}, engine, port));
+            add(caf::actor_cast<caf::actor>(actor));
+            return actor;
+          }};
+    };
+    process.add(
+        caf::actor_cast<caf::actor>(actors::spawn_device_host(world_.system(), std::move(deps))));
+    return [this, role, device, stream = process.stream](
+               const std::string& kind, std::uint32_t number) -> Result<actors::WorkerSpec> {
+      if (!*device) {
+        return Status(Errc::kUnavailable, "the process has not opened its device");
+      }
+      return make_of(workflows::rollout_worker_factory(world_.system(), role, {stream, *device}),
+                     kind, number);
     };
   }
 
@@ -651,6 +723,7 @@ private:
   std::vector<std::unique_ptr<actors::WorkPort>> server_ports_;
   std::vector<std::unique_ptr<actors::WorkPort>> late_ports_;
   std::unique_ptr<actors::WorkPort> lend_port_;
+  std::vector<std::unique_ptr<actors::WorkPort>> process_ports_;  // of rollout processes
   std::unique_ptr<actors::WorkPort> io_port_;
   std::unique_ptr<actors::WorkPort> commit_port_;
   std::vector<std::unique_ptr<actors::WorkPort>> reward_ports_;

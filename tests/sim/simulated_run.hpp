@@ -30,7 +30,10 @@ struct SimulationOptions {
   actors::GenerationOrder generation_order = actors::GenerationOrder::kFree;
   std::uint32_t rollout_workers = 2;
   std::uint32_t reward_workers = 1;
-  std::uint32_t reward_processes = 0;  // 0: the reward workers are in the process of the run
+  /// Processes of the rollout workers, each with a device, at most one for each worker; 0: the
+  /// workers are in the process of the run.
+  std::uint32_t rollout_processes = 0;
+  std::uint32_t reward_processes = 0;  // likewise, without devices
   std::uint32_t servers = 0;         // devices that serve, in addition to the one that also trains
   std::uint32_t remote_servers = 0;  // of `servers`, those in processes of their own
   /// Of a device that only serves.

@@ -15,22 +15,33 @@
 
 #include "actors/remote/spawn.hpp"
 #include "base/random.hpp"
+#include "tests/support/local_buffers.hpp"
 #include "tests/support/simulated_peers.hpp"
 #include "workflows/processes/process_hub.hpp"
-#include "workflows/rl/worker_factory.hpp"
 
 namespace tidemill::test {
+
+/// A process inside the simulation, as the actors of its role see it.
+struct SimulatedProcess {
+  actors::StreamConsumerActor stream;
+  std::shared_ptr<actors::PeerPort> port;  // not opened yet
+  std::shared_ptr<LocalBuffers> buffers;   // resolves what the run lends it; may be null
+  /// Lets an actor end with the process. Ends it at once if the process has ended.
+  std::function<void(const caf::actor&)> add;
+};
 
 /// Starts processes inside the simulation.
 class SimulatedProcesses final : public workflows::ProcessHub {
 public:
-  /// Returns the factory of a process's workers.
-  using MakeFactory =
-      std::function<workflows::WorkerFactory(const actors::StreamConsumerActor& stream)>;
+  using MakeWorker =
+      std::function<Result<actors::WorkerSpec>(const std::string& kind, std::uint32_t number)>;
+  /// Prepares a process of a role, and returns how its workers are made.
+  using Prepare =
+      std::function<MakeWorker(const std::string& role, const SimulatedProcess& process)>;
 
   SimulatedProcesses(caf::actor_system& system, std::uint64_t seed,
-                     const transport::LoopbackFaults& faults, MakeFactory make)
-      : system_(system), peers_(system, seed, faults), make_(std::move(make)) {}
+                     const transport::LoopbackFaults& faults, Prepare prepare)
+      : system_(system), peers_(system, seed, faults), prepare_(std::move(prepare)) {}
   ~SimulatedProcesses() override { end(); }
 
   Result<workflows::WorkerProcessAddress> new_address(const std::string& /*role*/,
@@ -44,7 +55,14 @@ public:
     return address;
   }
 
-  std::uint64_t start(const std::string& /*role*/, const workflows::WorkerProcessAddress& address,
+  Result<workflows::LentBuffers> lend_buffers(
+      const workflows::WorkerProcessAddress& address) override {
+    const auto buffers = std::make_shared<LocalBuffers>();
+    buffers_[address.process] = buffers;
+    return workflows::LentBuffers{buffers, {}};
+  }
+
+  std::uint64_t start(const std::string& role, const workflows::WorkerProcessAddress& address,
                       OnExit on_exit) override {
     const std::uint64_t number = ++last_number_;
     if (ended_) {
@@ -54,31 +72,25 @@ public:
     Process& process = processes_[number];
     process.on_exit = std::move(on_exit);
     process.port = std::make_shared<actors::PeerPort>(peers_.clock());
+    const auto add = [this, number](const caf::actor& actor) { add_actor(number, actor); };
     const auto stream = actors::spawn_stream_proxy(system_, process.port);
-    process.actors.push_back(caf::actor_cast<caf::actor_addr>(stream));
+    add(caf::actor_cast<caf::actor>(stream));
     actors::WorkerHostDeps deps;
     deps.port = process.port;
-    deps.make_worker = [this, number, factory = make_(stream)](
-                           const std::string& kind,
-                           std::uint32_t index) -> Result<actors::WorkerSpec> {
-      if (kind != factory.kind) {
-        return Status(Errc::kNotFound, "no workers of kind " + kind);
-      }
-      actors::WorkerSpec spec = factory.make(index);
-      spec.spawn = [this, number, spawn = spec.spawn] {
+    deps.make_worker =
+        [add, make = prepare_(role, {stream, process.port, buffers_[address.process], add})](
+            const std::string& kind, std::uint32_t index) -> Result<actors::WorkerSpec> {
+      TIDEMILL_ASSIGN_OR_RETURN(actors::WorkerSpec spec, make(kind, index));
+      spec.spawn = [add, spawn = spec.spawn] {
         const caf::actor worker = spawn();
-        if (const auto owner = processes_.find(number); owner != processes_.end()) {
-          owner->second.actors.push_back(caf::actor_cast<caf::actor_addr>(worker));
-        } else {
-          caf::anon_send_exit(worker, caf::exit_reason::kill);  // the process has been killed
-        }
+        add(worker);
         return worker;
       };
       return spec;
     };
     deps.on_end = [](const std::string& /*why*/) {};
     const auto host = actors::spawn_worker_host(system_, std::move(deps));
-    process.actors.push_back(caf::actor_cast<caf::actor_addr>(host));
+    add(caf::actor_cast<caf::actor>(host));
     transport::PeerLinkOptions link;
     link.session.run = address.run;
     link.session.incarnation = address.incarnation;
@@ -120,6 +132,14 @@ private:
     std::vector<caf::actor_addr> actors;
   };
 
+  void add_actor(std::uint64_t number, const caf::actor& actor) {
+    if (const auto process = processes_.find(number); process != processes_.end()) {
+      process->second.actors.push_back(caf::actor_cast<caf::actor_addr>(actor));
+    } else {
+      caf::anon_send_exit(actor, caf::exit_reason::kill);
+    }
+  }
+
   void kill(std::uint64_t number, const std::string& how) {
     const auto found = processes_.find(number);
     if (found == processes_.end()) {
@@ -138,11 +158,12 @@ private:
 
   caf::actor_system& system_;
   SimulatedPeers peers_;
-  MakeFactory make_;
+  Prepare prepare_;
   bool ended_ = false;
   std::uint32_t last_process_ = 0;
   std::uint64_t last_number_ = 0;
   std::map<std::uint64_t, Process> processes_;
+  std::map<std::uint32_t, std::shared_ptr<LocalBuffers>> buffers_;  // by process
 };
 
 }  // namespace tidemill::test

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests how a server waits for the end of an actor.
-#include "workflows/serve/actor_end.hpp"
+#include "workflows/actor_end.hpp"
 
 #include <atomic>
 #include <chrono>
