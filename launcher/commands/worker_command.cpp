@@ -7,6 +7,7 @@
 #include "launcher/additions.hpp"
 #include "launcher/commands/commands.hpp"
 #include "launcher/runs/run_directory.hpp"
+#include "workflows/processes/core_plan.hpp"
 #include "workflows/processes/worker_address.hpp"
 #include "workflows/rl/reward_process.hpp"
 #include "workflows/rl/rollout_process.hpp"
@@ -41,6 +42,7 @@ public:
     app.add_option("--process", address_.process, "The number of this process in the run")
         ->required()
         ->type_name("N");
+    app.add_option("--cores", cores_, "The cores on which it computes")->type_name("LIST");
     app.add_option("--owner", address_.owner, "The process id of the process of the run")
         ->required()
         ->type_name("PID");
@@ -50,6 +52,10 @@ public:
     if (!workflows::begin_worker_process(address_.owner)) {
       return {Errc::kUnavailable,
               "--owner: process " + std::to_string(address_.owner) + " has not started this one"};
+    }
+    if (!cores_.empty()) {
+      TIDEMILL_ASSIGN_OR_RETURN(const workflows::CoreList cores, workflows::parse_cores(cores_));
+      TIDEMILL_RETURN_IF_ERROR(workflows::use_cores(cores));
     }
     const std::filesystem::path directory = run_;
     TIDEMILL_ASSIGN_OR_RETURN(const auto schema, run_schema(session));
@@ -70,6 +76,7 @@ public:
 private:
   std::string run_;
   std::string role_;
+  std::string cores_;
   workflows::WorkerProcessAddress address_;
 };
 

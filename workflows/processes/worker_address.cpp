@@ -5,15 +5,21 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include "workflows/processes/core_plan.hpp"
+
 namespace tidemill::workflows {
 
 std::vector<std::string> arguments_of(const WorkerProcessAddress& address) {
-  return {"--transport",   address.transport,
-          "--socket",      address.socket,
-          "--run",         std::to_string(address.run),
-          "--incarnation", std::to_string(address.incarnation),
-          "--process",     std::to_string(address.process),
-          "--owner",       std::to_string(address.owner)};
+  std::vector<std::string> arguments{"--transport",   address.transport,
+                                     "--socket",      address.socket,
+                                     "--run",         std::to_string(address.run),
+                                     "--incarnation", std::to_string(address.incarnation),
+                                     "--process",     std::to_string(address.process),
+                                     "--owner",       std::to_string(address.owner)};
+  if (!address.cores.empty()) {
+    arguments.insert(arguments.end(), {"--cores", to_text(address.cores)});
+  }
+  return arguments;
 }
 
 bool begin_worker_process(int parent) {

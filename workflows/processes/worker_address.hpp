@@ -14,8 +14,9 @@ struct WorkerProcessAddress {
   std::string socket;     // a path
   std::uint64_t run = 0;  // see `Envelope::run`
   std::uint32_t incarnation = 0;
-  std::uint32_t process = 0;  // see `Envelope::sender`
-  int owner = 0;              // the process id of the process of the run
+  std::uint32_t process = 0;    // see `Envelope::sender`
+  int owner = 0;                // the process id of the process of the run
+  std::vector<int> cores = {};  // on which it computes; empty: on those of the run
 };
 
 /// Returns the arguments that carry an address.

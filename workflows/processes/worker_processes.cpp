@@ -79,7 +79,7 @@ private:
     const std::string name = deps.process;
     process.gate = spawn_worker_gate(system_, std::move(deps));
     process.starter = process.gate;
-    if (const Status started = start_child(process, name, port); !started.ok()) {
+    if (const Status started = start_child(process, index, name, port); !started.ok()) {
       port->close(started.message());
       caf::anon_send(process.gate, atom::closed_v, started.message());
     }
@@ -87,10 +87,13 @@ private:
   }
 
   // Starts the process and opens the port to it.
-  Status start_child(Process& process, const std::string& name,
+  Status start_child(Process& process, std::uint32_t index, const std::string& name,
                      const std::shared_ptr<PeerPort>& port) {
-    TIDEMILL_ASSIGN_OR_RETURN(const WorkerProcessAddress address,
+    TIDEMILL_ASSIGN_OR_RETURN(WorkerProcessAddress address,
                               hub_.new_address(options_.role, options_.transport, incarnation_));
+    if (index < options_.cores.size()) {
+      address.cores = options_.cores[index];
+    }
     if (options_.devices.has_value()) {
       TIDEMILL_RETURN_IF_ERROR(add_device(process, name, address, port));
     }

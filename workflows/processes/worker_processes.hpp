@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <caf/fwd.hpp>
 
@@ -15,6 +16,7 @@
 #include "actors/wire/serving_messages.hpp"
 #include "actors/work/work_port.hpp"
 #include "workflows/actor_end.hpp"
+#include "workflows/processes/core_plan.hpp"
 #include "workflows/processes/process_hub.hpp"
 #include "workflows/rl/worker_factory.hpp"
 
@@ -36,6 +38,7 @@ struct WorkerProcessesOptions {
   std::uint32_t workers = 1;  // in all of them
   TransportChoice transport = TransportChoice::kAuto;
   std::function<void(const std::string&)> log;  // takes the lines of the workers
+  std::vector<CoreList> cores = {};             // by process; empty: those of the run
   std::optional<ProcessDevices> devices = {};   // absent: the processes have no devices
 };
 

@@ -12,8 +12,7 @@ std::uint32_t num_rollout_workers(const RlOptions& options) {
                                     std::max(options.placement.rollout.processes, 1));
 }
 
-RolloutRoleOptions rollout_role_options(const RlOptions& options,
-                                        const engines::ModelFiles& model) {
+RolloutRoleOptions rollout_role_options(const RlOptions& options, const TrainedModel& model) {
   RolloutRoleOptions role;
   role.workers = num_rollout_workers(options);
   role.worker.max_in_flight = static_cast<std::uint32_t>(
@@ -21,7 +20,7 @@ RolloutRoleOptions rollout_role_options(const RlOptions& options,
   role.worker.sampling = sampling_options(options.rollout);
   role.worker.seed = options.run.seed;
   role.worker.max_new_tokens = options.rollout.max_new_tokens;
-  role.worker.stop_ids = stop_ids(options, model);
+  role.worker.stop_ids = stop_ids(options, model.files);
   role.worker.stop_strings = options.rollout.stop;
   return role;
 }

@@ -4,8 +4,6 @@
 
 #include <cstdint>
 
-#include "actors/data/text_codec.hpp"
-#include "engines/formats/model_files.hpp"
 #include "engines/runtime/runtime_options.hpp"
 #include "workflows/model_run.hpp"
 #include "workflows/rl/rl_load.hpp"
@@ -19,7 +17,7 @@ namespace tidemill::workflows {
 
 /// Returns the options of the role, without its ports.
 [[nodiscard]] RolloutRoleOptions rollout_role_options(const RlOptions& options,
-                                                      const engines::ModelFiles& model);
+                                                      const TrainedModel& model);
 
 /// Returns the options of a runtime that only generates, in a process of its own. `budgets` are
 /// those of its memory plan.

@@ -95,7 +95,7 @@ private:
     }
     {
       const std::lock_guard lock(open.mutex);
-      open.role = rollout_role_options(options_, model.files);
+      open.role = rollout_role_options(options_, model);
     }
     opened.spawn = [&system, engines, config = model.files.config, port = &port_] {
       ServingEngines serving;

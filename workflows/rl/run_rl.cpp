@@ -13,6 +13,7 @@
 #include "base/text/mebibytes.hpp"
 #include "workflows/process_limits.hpp"
 #include "workflows/process_memory.hpp"
+#include "workflows/processes/core_plan.hpp"
 #include "workflows/processes/local_processes.hpp"
 #include "workflows/processes/worker_processes.hpp"
 #include "workflows/rewards.hpp"
@@ -77,6 +78,7 @@ struct RlRun {
   std::vector<std::unique_ptr<actors::WorkPort>> reward_ports;  // of workers in this process
   std::unique_ptr<actors::WorkPort> eval_port;
   std::unique_ptr<LocalProcesses> processes;       // null: the run has no worker processes
+  CorePlan cores;                                  // of all processes
   MemoryPlan rollout_process;                      // of each rollout process
   std::unique_ptr<actors::WorkPort> weights_port;  // lends weights to rollout processes
   /// The actors that use `weights_port` and `processes`.
@@ -247,6 +249,7 @@ decltype(RlPlan::remote_reward) remote_reward(const RlOptions& options, const Ru
   }
   WorkerProcessesOptions role;
   role.role = "reward";
+  role.cores = opened.cores.reward;
   role.processes = static_cast<std::uint32_t>(options.placement.reward.processes);
   role.workers = num_workers(options.placement.reward);
   role.transport = options.placement.reward.transport;
@@ -265,6 +268,7 @@ decltype(RlPlan::remote_rollout) remote_rollout(const RlOptions& options, const 
   }
   WorkerProcessesOptions role;
   role.role = "rollout";
+  role.cores = opened.cores.rollout;
   role.processes = static_cast<std::uint32_t>(options.placement.rollout.processes);
   role.workers = num_rollout_workers(options);
   role.transport = options.placement.rollout.transport;
@@ -328,7 +332,7 @@ OwnerRoleOptions owner_role(const RlOptions& options, const RunEnvironment& run,
 RlPlan make_plan(const RlOptions& options, const RunEnvironment& run, const RlRun& opened) {
   RlPlan plan;
   plan.owner = owner_role(options, run, opened);
-  plan.rollout = rollout_role_options(options, opened.model.files);
+  plan.rollout = rollout_role_options(options, opened.model);
   plan.reward = reward_role(options, run, opened);
   plan.owner.make_reward = plan.reward.make_reward;
   plan.remote_reward = remote_reward(options, run, opened);
@@ -471,6 +475,19 @@ Status plan_for_data(const RlOptions& options, const TrainedModel& model, RlRun&
   return {};
 }
 
+// Divides the cores among the processes of the run.
+CorePlan plan_cores(const PlacementOptions& placement, const RunEnvironment& run) {
+  if (!has_processes(placement)) {
+    return {};
+  }
+  const CoreList usable = usable_core_list();
+  CorePlan plan = divide_cores(usable, placement.rollout.processes, placement.reward.processes);
+  run.inform("cores: " + (plan.owner.empty() ? to_text(usable) + " for all processes: there are " +
+                                                   "more processes than cores"
+                                             : to_text(plan)));
+  return plan;
+}
+
 // Prepares the processes of the run, and the ports of what is scored in this one.
 Status open_places(const RlOptions& options, const RunEnvironment& run, RlRun& opened) {
   if (options.placement.rollout.processes > 0) {
@@ -535,6 +552,8 @@ Result<RunPlans> plan_memory(const RlOptions& options, const TrainedModel& model
 
 Result<actors::RunSummary> run_rl(const RlOptions& options, const RunEnvironment& run) {
   RlRun opened;
+  opened.cores = plan_cores(options.placement, run);
+  const CoreScope cores(opened.cores.owner);
   opened.shares_base = run.shared_device.has_value();
   TIDEMILL_ASSIGN_OR_RETURN(
       opened.model, open_trained_model(options.model, options.train.common, options.run.seed));
