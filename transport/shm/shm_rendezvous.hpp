@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private to transport/shm/. The Unix socket where two processes meet, and the handshake over it.
+// Private to transport/. The Unix socket where two processes meet, and the handshake over it.
 //
 // The connector sends a `Hello` with the descriptor of the memory, the acceptor a `HelloReply`.
 // Each is one packet in the order of the machine, because both processes run on it. After that,
