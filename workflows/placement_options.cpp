@@ -23,7 +23,7 @@ void describe(Schema<RewardPlacement>& s) {
   s.field("processes", &RewardPlacement::processes,
           "Processes that score responses; 0: the process of the run does. A process that dies is "
           "started again.")
-      .range(0, 64);
+      .range(0, kMaxRewardProcesses);
   s.field("workers", &RewardPlacement::workers,
           "Workers in all these processes together, each of which scores with its own reward. "
           "Default: one for each process.")
@@ -39,7 +39,7 @@ void describe(Schema<RolloutPlacement>& s) {
   s.field("processes", &RolloutPlacement::processes,
           "Processes that generate responses, each with the whole model and `rollout.workers` "
           "workers; 0: the process of the run does. A process that dies is started again.")
-      .range(0, 32);
+      .range(0, kMaxRolloutProcesses);
   s.field("transport", &RolloutPlacement::transport,
           "How the processes exchange messages with the process of the run.");
 }

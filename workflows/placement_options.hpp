@@ -13,6 +13,10 @@ namespace tidemill::workflows {
 /// How the process of a run and another one exchange messages.
 enum class TransportChoice : std::uint8_t { kAuto, kShm, kZmq };
 
+/// The most processes of each role.
+inline constexpr std::int32_t kMaxRolloutProcesses = 32;
+inline constexpr std::int32_t kMaxRewardProcesses = 64;
+
 /// Where the workers of the role "reward" are.
 struct RewardPlacement {
   std::int32_t processes = 0;           // 0: the workers are in the process of the run

@@ -58,6 +58,10 @@ std::optional<std::int64_t> peak_bytes() {
   return peak_bytes(::getpid());
 }
 
+std::optional<std::int64_t> resident_bytes(pid_t pid) {
+  return status_bytes(pid, "VmRSS");
+}
+
 std::optional<std::int64_t> peak_bytes(pid_t pid) {
   return status_bytes(pid, "VmHWM");
 }

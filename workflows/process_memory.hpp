@@ -19,6 +19,10 @@ namespace tidemill::workflows {
 [[nodiscard]] std::optional<std::int64_t> address_space_bytes();
 [[nodiscard]] std::optional<std::int64_t> data_bytes();
 
+/// Returns the memory of the process `pid` that is in RAM now, with what it shares with others.
+/// Returns nothing if it has ended or the system does not report it. Units: bytes.
+[[nodiscard]] std::optional<std::int64_t> resident_bytes(pid_t pid);
+
 /// Returns the peak memory of this process, or of `pid`, since it executed its program or since its
 /// peak was reset. Returns nothing if the process has ended or the system does not report it.
 /// Units: bytes.

@@ -43,7 +43,8 @@ using WorkerGateActor = WorkerStarterActor::extend_with<PeerListenerActor>;
 /// REMOTE WORKER: stands for a worker of another process. It ends when the worker ends, with the
 /// same reason, and with `kUnavailable` when the process does. When it ends, the worker is ended.
 using RemoteWorkerActor = caf::typed_actor<
-    // Lets the worker finish what it holds and then end.
+    // Lets the worker finish what it holds and then end. Ends at once if the worker has not
+    // started.
     caf::reacts_to<atom::drain>,
     // The worker has ended as it was asked to. Sent by the gate.
     caf::reacts_to<atom::stop>>;

@@ -19,6 +19,9 @@ namespace {
 
 using StartPromise = caf::typed_response_promise<WorkerStatus>;
 
+// How much later than its deadline the roster may reply.
+constexpr Duration kLeaveMargin = std::chrono::minutes(1);
+
 struct RemoteDeviceState {
   static inline const char* name = "remote_device";
   RemoteDeviceState() = default;  // not an aggregate: CAF would build it from `self`
@@ -75,6 +78,20 @@ caf::result<WorkerStatus> start(Self self, StartWorker& worker) {
   return promise;
 }
 
+void leave(Self self) {
+  const auto& state = self->state;
+  const auto left = [self](const Status& how) {
+    end(self, how.ok() ? Status(Errc::kUnavailable, "it has left the run") : how);
+  };
+  if (!state.joined) {
+    left({});
+    return;
+  }
+  self->request(state.deps.roster, kLeaveDeadline + kLeaveMargin, atom::leave_v, state.deps.name)
+      .then([left](const DeviceStatus&) { left({}); },
+            [left](const caf::error& error) { left(from_caf_error(error)); });
+}
+
 RemoteDeviceActor::behavior_type remote_device(Self self, RemoteDeviceDeps deps) {
   self->state.deps = std::move(deps);
   const auto& state = self->state;
@@ -90,6 +107,7 @@ RemoteDeviceActor::behavior_type remote_device(Self self, RemoteDeviceDeps deps)
         self->send(self->state.deps.gate, atom::drain_v, worker);
       },
       [self](atom::deliver, const PeerMessagePtr& message) { on_opened(self, *message); },
+      [self](atom::leave) { leave(self); },
       [self](atom::quarantine, const QuarantinedDevice& quarantined) {
         end(self, {Errc::kUnavailable, quarantined.reason});
       },

@@ -41,6 +41,8 @@ inline constexpr Duration kDeviceStartDeadline = std::chrono::minutes(10);
 using RemoteDeviceActor = WorkerStarterActor::extend<
     // The process has opened its device, or not.
     caf::reacts_to<atom::deliver, PeerMessagePtr>,
+    // Lets the device leave the run, once its workers have ended. It then ends.
+    caf::reacts_to<atom::leave>,
     // The run uses the device no more, so its process must end: its workers would use it still.
     caf::reacts_to<atom::quarantine, QuarantinedDevice>>;
 

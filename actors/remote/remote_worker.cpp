@@ -13,15 +13,28 @@ namespace {
 // How much later than the process itself the gate may reply.
 constexpr Duration kGateMargin = std::chrono::seconds(10);
 
-RemoteWorkerActor::behavior_type remote_worker(RemoteWorkerActor::pointer self,
-                                               const WorkerStarterActor& starter,
+struct RemoteWorkerState {
+  static inline const char* name = "remote_worker";
+  RemoteWorkerState() = default;  // not an aggregate: CAF would build it from `self`
+
+  bool started = false;  // the worker runs
+};
+
+using Self = RemoteWorkerActor::stateful_pointer<RemoteWorkerState>;
+
+RemoteWorkerActor::behavior_type remote_worker(Self self, const WorkerStarterActor& starter,
                                                const StartWorker& worker, Duration deadline) {
   end_with(self, starter);
   self->request(starter, deadline + kGateMargin, atom::start_v, worker)
-      .then([](const WorkerStatus&) {}, [self](const caf::error& error) { self->quit(error); });
+      .then([self](const WorkerStatus&) { self->state.started = true; },
+            [self](const caf::error& error) { self->quit(error); });
   return {
       [self, starter, name = worker.name](atom::drain) {
-        self->send(starter, atom::drain_v, name);
+        if (self->state.started) {
+          self->send(starter, atom::drain_v, name);
+        } else {
+          self->quit();  // it holds nothing yet
+        }
       },
       [self](atom::stop) { self->quit(); },
   };

@@ -10,7 +10,10 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 
 #include <caf/fwd.hpp>
@@ -27,6 +30,30 @@ namespace tidemill::actors {
 /// How long a process may take to start a worker, which may include the start of the process.
 inline constexpr Duration kWorkerStartDeadline = std::chrono::minutes(5);
 
+/// Since when the workers of a process wait for rows, and why, for people.
+///
+/// Threads: safe to call concurrently.
+class WorkerWaits {
+public:
+  struct Wait {
+    TimePoint since;     // as the clock of the actor system tells it
+    std::string reason;  // what the stream waits for; empty: unknown yet
+  };
+
+  /// The worker asks for rows. `now` counts only if it does not wait already.
+  void begin(const std::string& worker, TimePoint now);
+  /// The worker has got none.
+  void set_reason(const std::string& worker, const std::string& reason);
+  /// The worker has got rows, or has ended.
+  void end(const std::string& worker);
+  /// Returns the wait that began first, if any.
+  [[nodiscard]] std::optional<Wait> longest() const;
+
+private:
+  mutable std::mutex mutex_;
+  std::map<std::string, Wait> waits_;  // by worker
+};
+
 /// Dependencies of a worker gate.
 struct WorkerGateDeps {
   std::string process;             // its name, such as "reward process 0", for messages
@@ -37,6 +64,7 @@ struct WorkerGateDeps {
   /// Called when the gate has ended because the process is lost or breaks the rules, with the
   /// reason. Not called if the gate is killed. May be empty.
   std::function<void(const Status&)> on_end;
+  std::shared_ptr<WorkerWaits> waits = nullptr;  // written by the gate; may be null
 };
 
 /// Spawns a worker gate. The caller then opens the port for it.

@@ -145,17 +145,31 @@ std::optional<Request> read_request(Self self, const PeerMessage& message) {
   return std::move(request).value();
 }
 
+// The worker has got rows, or learned what the stream waits for.
+void note_wait(Self self, const std::string& worker, const LeaseReply& rows) {
+  const auto& waits = self->state.deps.waits;
+  if (waits != nullptr && rows.rows.empty()) {
+    waits->set_reason(worker, rows.waiting_for);
+  } else if (waits != nullptr) {
+    waits->end(worker);
+  }
+}
+
 void lease(Self self, const PeerMessage& message) {
   auto request = read_request<LeaseRequest>(self, message);
   if (!request.has_value()) {
     return;
   }
   const std::uint64_t number = message.number;
+  if (const auto& waits = self->state.deps.waits) {
+    waits->begin(request->consumer, self->clock().now());
+  }
   const auto handle =
       self->request(self->state.deps.stream, request->wait + kReplyMargin, atom::lease_v, *request);
   handle.then(
       [self, number, request = *request, id = handle.id()](const LeaseReply& rows) {
         end_deadline(self, id);
+        note_wait(self, request.consumer, rows);
         reply_with_rows(self, number, request, rows);
       },
       [self, number, id = handle.id()](const caf::error& error) {
@@ -220,6 +234,9 @@ void on_worker_ended(Self self, const PeerMessage& message) {
     return;  // it was stopped
   }
   const caf::strong_actor_ptr stands_for_it = worker->second.stands_for_it;
+  if (const auto& waits = self->state.deps.waits) {
+    waits->end(worker->first);
+  }
   workers.erase(worker);
   self->demonitor(caf::actor_cast<caf::actor_addr>(stands_for_it));
   if (ended.value().reason.ok()) {
@@ -235,6 +252,9 @@ void stop(Self self, std::map<std::string, WorkerGateState::Worker>::iterator wo
   self->demonitor(caf::actor_cast<caf::actor_addr>(worker->second.stands_for_it));
   self->state.deps.port->tell(MessageKind::kStopWorker,
                               to_wire(StartedWorker{worker->first, worker->second.start}));
+  if (const auto& waits = self->state.deps.waits) {
+    waits->end(worker->first);
+  }
   self->state.workers.erase(worker);
 }
 

@@ -9,6 +9,8 @@ std::vector<std::unique_ptr<Command>> all_commands() {
   commands.push_back(make_resume_command());
   commands.push_back(make_runs_command());
   commands.push_back(make_show_command());
+  commands.push_back(make_top_command());
+  commands.push_back(make_scale_command());
   commands.push_back(make_check_command());
   commands.push_back(make_explain_command());
   commands.push_back(make_schema_command());

@@ -26,6 +26,8 @@ namespace tidemill::launcher {
 [[nodiscard]] std::unique_ptr<Command> make_show_command();
 [[nodiscard]] std::unique_ptr<Command> make_template_command();
 [[nodiscard]] std::unique_ptr<Command> make_tokenize_command();
+[[nodiscard]] std::unique_ptr<Command> make_top_command();
+[[nodiscard]] std::unique_ptr<Command> make_scale_command();
 [[nodiscard]] std::unique_ptr<Command> make_worker_command();
 
 /// Makes one command of each kind, in the order in which `--help` lists them.

@@ -10,6 +10,7 @@
 #include "base/json/json.hpp"
 #include "base/schema/suggest.hpp"
 #include "launcher/commands/commands.hpp"
+#include "launcher/commands/text_table.hpp"
 #include "launcher/inspect/run_report.hpp"
 #include "launcher/terminal.hpp"
 
@@ -38,7 +39,7 @@ std::string metric_text(const std::map<std::string, double>& metrics, const char
   return text.data();
 }
 
-using Row = std::vector<std::string>;
+using Row = TableRow;
 
 Row row_of(const RunReport& report) {
   const std::string steps = report.steps ? std::to_string(*report.steps) : "?";
@@ -52,23 +53,6 @@ Row row_of(const RunReport& report) {
           metric_text(report.eval, "eval_loss"),
           time_text(report.written, "%Y-%m-%d %H:%M:%S"),
           shown_text(report.reason, Letters::kUtf8)};
-}
-
-void print_table(const std::vector<Row>& rows, std::ostream& out) {
-  std::vector<std::size_t> widths(rows.front().size(), 0);
-  for (const Row& row : rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      widths[i] = std::max(widths[i], row[i].size());
-    }
-  }
-  for (const Row& row : rows) {
-    std::string line;
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      line += row[i] + std::string(widths[i] - row[i].size() + 2, ' ');
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    out << line << '\n';
-  }
 }
 
 Json::Object metrics_json(const std::map<std::string, double>& metrics) {

@@ -30,6 +30,7 @@ using namespace std::chrono_literals;
 // A roster whose replies the test sends.
 struct FakeRoster {
   Inbox<DeviceJoin, DeviceStatus> joins;
+  std::vector<std::string> left;
 };
 
 actors::RosterActor spawn_fake_roster(caf::actor_system& system,
@@ -43,8 +44,11 @@ actors::RosterActor spawn_fake_roster(caf::actor_system& system,
           fake->joins.push_back({std::move(join), promise, deferred});
           return promise;
         },
-        [](atom::leave, const std::string&) -> caf::result<DeviceStatus> {
-          return actors::to_caf_error({Errc::kNotFound, "not used"});
+        [fake](atom::leave, const std::string& name) {
+          fake->left.push_back(name);
+          DeviceStatus status;
+          status.name = name;
+          return status;
         },
         [deferred](atom::wake) { deferred->run(); },
     };
@@ -237,6 +241,39 @@ TEST_F(RemoteDeviceTest, TheEndOfTheDeviceEndsIt) {
   ASSERT_TRUE(exit_->has_value());
   EXPECT_THAT((*exit_)->message(), ::testing::HasSubstr("a kernel failed"));
   EXPECT_EQ(ends_.size(), 1U);
+}
+
+TEST_F(RemoteDeviceTest, AWorkerThatIsDrainedBeforeItHasStartedDoesNotStart) {
+  const auto worker = start(0);
+  const auto exit = exit_of(worker);
+  caf::anon_send(worker, atom::drain_v);
+  drain();
+  ASSERT_TRUE(exit->has_value());
+  EXPECT_TRUE((*exit)->ok()) << (*exit)->to_string();
+  open();
+  let_join();
+  advance(1ms);
+  for (const caf::actor& started : process_->started()) {
+    EXPECT_TRUE(exit_of(started)->has_value()) << "it runs without its stand-in";
+  }
+}
+
+TEST_F(RemoteDeviceTest, ADeviceThatIsAskedToLeaveLeavesTheRunFirst) {
+  open();
+  let_join();
+  caf::anon_send(remote_, atom::leave_v);
+  drain();
+  ASSERT_EQ(roster_->left, std::vector<std::string>{"process 0"});
+  ASSERT_TRUE(exit_->has_value());
+  EXPECT_EQ((*exit_)->message(), "it has left the run");
+  EXPECT_EQ(ends_.size(), 1U);
+}
+
+TEST_F(RemoteDeviceTest, ADeviceThatHasNotJoinedNeedNotLeave) {
+  caf::anon_send(remote_, atom::leave_v);
+  drain();
+  EXPECT_TRUE(roster_->left.empty());
+  EXPECT_TRUE(exit_->has_value());
 }
 
 // Its workers would wait for ever for weights that the run no longer sends.

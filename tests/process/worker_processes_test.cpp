@@ -110,6 +110,80 @@ TEST_P(WorkerProcessesTest, EndWithTheRunAndNoneIsLeft) {
   }
 }
 
+// Returns what `tidemill top` says of the run, or nothing.
+std::string top(const RunFolder& folder, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> command{"top", kRun};
+  command.insert(command.end(), more.begin(), more.end());
+  const auto shown = folder.run(command);
+  return shown.has_value() && shown->code == 0 ? shown->out : "";
+}
+
+TEST_P(WorkerProcessesTest, CanBeAddedAndDrainedWhileTheRunGoesOn) {
+  RunFolder folder;
+  folder.write_rows();
+  const std::string text = small_rl_run(kRun,
+                                        "train: {steps: 200, prompts_per_step: 4}\n"
+                                        "staleness: {max: 1, schedule: fixed}\n");
+  folder.write("run.yaml", text);
+  ProgramRun run(folder.path(), tidemill(placed({"run", "run.yaml"}, GetParam())));
+  ASSERT_TRUE(run.wait_for_error_text("rollout process 1 has joined"));
+  for (const char* wanted : {"rollout=3", "rollout=1", "reward=1", "rollout=2"}) {
+    const auto scaled = folder.run({"scale", kRun, wanted});
+    ASSERT_TRUE(scaled.has_value()) << "hangs";
+    ASSERT_EQ(scaled->code, 0) << wanted << ": " << scaled->describe();
+    if (wanted == std::string("rollout=3")) {
+      ASSERT_TRUE(wait_until(
+          [&] {
+            return run.ended_within(milliseconds(0)) ||
+                   top(folder, {"--json"}).find("rollout process 2") != std::string::npos;
+          },
+          kHang));
+      ASSERT_FALSE(run.ended_within(milliseconds(0))) << "too early";
+    }
+  }
+  const auto ended = run.finish();
+  ASSERT_TRUE(ended.has_value()) << "hangs";
+  ASSERT_EQ(ended->code, 0) << ended->describe();
+  EXPECT_EQ(difference(undisturbed(text), run_output(folder, kRun)), "");
+}
+
+TEST_P(WorkerProcessesTest, AreShownAndWrongNumbersAreRefused) {
+  RunFolder folder;
+  folder.write_rows();
+  folder.write("run.yaml", small_rl_run(kRun, "train: {steps: 100000, prompts_per_step: 4}\n"));
+  EXPECT_EQ(top(folder), "");
+  ProgramRun run(folder.path(), tidemill(placed({"run", "run.yaml"}, GetParam())));
+  ASSERT_TRUE(run.wait_for_error_text("rollout process 1 has joined"));
+  const std::string shown = top(folder);
+  for (const char* process : {"process of the run", "rollout process 0", "rollout process 1",
+                              "reward process 0", "reward process 1"}) {
+    EXPECT_NE(shown.find(process), std::string::npos) << shown;
+  }
+  EXPECT_NE(shown.find(GetParam()), std::string::npos) << shown;
+  const struct {
+    const char* wanted;
+    const char* why;
+  } cases[] = {
+      {"rollout=0", "rollout=0: must be from 1 to 32"},
+      {"reward=65", "reward=65: must be from 1 to 64"},
+      {"trainer=2", "trainer: this run has no such processes"},
+      {"rollout", "rollout: must be ROLE=PROCESSES"},
+      {"rollout=2x", "rollout=2x: must be ROLE=PROCESSES"},
+  };
+  for (const auto& [wanted, why] : cases) {
+    const auto refused = folder.run({"scale", kRun, wanted});
+    ASSERT_TRUE(refused.has_value()) << "hangs";
+    EXPECT_NE(refused->code, 0) << wanted;
+    EXPECT_NE(refused->err.find(why), std::string::npos) << refused->err;
+  }
+  run.send(SIGINT);
+  ASSERT_TRUE(run.finish().has_value()) << "hangs";
+  const auto over = folder.run({"top", kRun});
+  ASSERT_TRUE(over.has_value()) << "hangs";
+  EXPECT_NE(over->err.find("no run with several processes is in progress here"), std::string::npos)
+      << over->err;
+}
+
 // What was done to the processes of the runs.
 struct Faults {
   int worker_kills = 0;

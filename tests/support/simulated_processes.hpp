@@ -99,6 +99,7 @@ public:
     return number;
   }
 
+  [[nodiscard]] int pid(std::uint64_t /*number*/) const override { return 0; }
   void stop(std::uint64_t number) override { kill(number, "killed by signal 15 (Terminated)"); }
 
   /// Kills a process that `random` chooses. Returns whether there is one.

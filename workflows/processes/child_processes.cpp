@@ -98,6 +98,12 @@ public:
     return number;
   }
 
+  [[nodiscard]] int pid(std::uint64_t number) {
+    const std::lock_guard lock(mutex_);
+    const auto child = children_.find(number);
+    return child == children_.end() ? 0 : child->second.pid;
+  }
+
   void stop(std::uint64_t number) {
     {
       const std::lock_guard lock(mutex_);
@@ -260,6 +266,10 @@ ChildProcesses::~ChildProcesses() = default;
 
 std::uint64_t ChildProcesses::start(ChildProgram program, OnExit on_exit) {
   return impl_->start(std::move(program), std::move(on_exit));
+}
+
+int ChildProcesses::pid(std::uint64_t number) const {
+  return impl_->pid(number);
 }
 
 void ChildProcesses::stop(std::uint64_t number) {

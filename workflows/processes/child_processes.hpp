@@ -40,6 +40,8 @@ public:
 
   /// Starts a process, and returns its number in this object. Does not wait.
   std::uint64_t start(ChildProgram program, OnExit on_exit);
+  /// Returns the id of the process with this number, or 0 if it does not run.
+  [[nodiscard]] int pid(std::uint64_t number) const;
   /// Asks the process with this number to end, and kills it after `kEndTime`. Unknown numbers are
   /// ignored.
   void stop(std::uint64_t number);

@@ -96,8 +96,15 @@ Result<WorkerProcessAddress> LocalProcesses::new_address(const std::string& role
     informed_[role] = chosen.name;
     options_.inform(role + " processes: transport " + chosen.name + ", " + chosen.reason);
   }
-  return WorkerProcessAddress{chosen.name, socket.string(), run_,
-                              incarnation, ++last_process_, ::getpid()};
+  WorkerProcessAddress address;
+  address.transport = chosen.name;
+  address.reason = chosen.reason;
+  address.socket = socket.string();
+  address.run = run_;
+  address.incarnation = incarnation;
+  address.process = ++last_process_;
+  address.owner = ::getpid();
+  return address;
 }
 
 Result<LentBuffers> LocalProcesses::lend_buffers(const WorkerProcessAddress& address) {

@@ -49,6 +49,7 @@ public:
   std::uint64_t start(const std::string& role, const WorkerProcessAddress& address,
                       OnExit on_exit) override;
   [[nodiscard]] Result<LentBuffers> lend_buffers(const WorkerProcessAddress& address) override;
+  [[nodiscard]] int pid(std::uint64_t number) const override { return children_.pid(number); }
   void stop(std::uint64_t number) override { children_.stop(number); }
   [[nodiscard]] transport::PeerLinks& links() override { return thread_.links(); }
   [[nodiscard]] const Clock& clock() const override { return clock_; }

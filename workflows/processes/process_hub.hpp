@@ -50,6 +50,8 @@ public:
   /// Prepares to lend tensors to the process that has this address, until it has ended.
   /// Errors: those of `SegmentServer::listen` and `SegmentPool::add_reader`.
   [[nodiscard]] virtual Result<LentBuffers> lend_buffers(const WorkerProcessAddress& address) = 0;
+  /// Returns the process id of a process that runs, or 0.
+  [[nodiscard]] virtual int pid(std::uint64_t number) const = 0;
   /// Ends the process with this number. Does not wait. Unknown numbers are ignored.
   virtual void stop(std::uint64_t number) = 0;
 

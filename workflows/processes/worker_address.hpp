@@ -10,9 +10,10 @@ namespace tidemill::workflows {
 
 /// How a worker process reaches the process of its run. Passed on its command line.
 struct WorkerProcessAddress {
-  std::string transport;  // "shm" or "zmq"
-  std::string socket;     // a path
-  std::uint64_t run = 0;  // see `Envelope::run`
+  std::string transport;    // "shm" or "zmq"
+  std::string reason = {};  // why that one, for people; not passed on
+  std::string socket;       // a path
+  std::uint64_t run = 0;    // see `Envelope::run`
   std::uint32_t incarnation = 0;
   std::uint32_t process = 0;    // see `Envelope::sender`
   int owner = 0;                // the process id of the process of the run

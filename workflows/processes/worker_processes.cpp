@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+// The processes of a role. Each index below their number has a process once a worker needs it.
+// States of a process:
+//   running   Its workers start. It ends: the next worker that needs the index starts another one.
+//   retiring  The number has become smaller. It takes no worker, and ends after its last one.
 #include "workflows/processes/worker_processes.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <memory>
@@ -18,8 +23,26 @@ namespace {
 
 using namespace tidemill::actors;  // NOLINT(google-build-using-namespace): this file connects them
 
+// One start of a process. Callbacks about its end share it.
+struct Process {
+  std::string name;
+  WorkerProcessAddress address;
+  std::shared_ptr<PeerPort> port;
+  WorkerGateActor gate;
+  WorkerStarterActor starter;  // the gate, or the device of the process
+  RemoteDeviceActor device;    // null: it has none
+  std::shared_ptr<WorkerWaits> waits = std::make_shared<WorkerWaits>();
+  std::atomic<bool> running = true;  // neither the gate nor the device has ended
+  std::atomic<std::uint64_t> child = 0;
+  std::uint32_t starts = 0;  // of processes with this index
+  std::uint32_t workers = 0;
+  bool retiring = false;
+};
+using ProcessPtr = std::shared_ptr<Process>;
+
 // The processes of one role in one incarnation.
-class WorkerProcesses {
+class WorkerProcesses final : public ProcessGroup,
+                              public std::enable_shared_from_this<WorkerProcesses> {
 public:
   WorkerProcesses(caf::actor_system& system, ProcessHub& hub, WorkerProcessesOptions options,
                   std::uint32_t incarnation, StreamConsumerActor stream)
@@ -27,112 +50,215 @@ public:
         hub_(hub),
         options_(std::move(options)),
         incarnation_(incarnation),
-        stream_(std::move(stream)) {}
-  WorkerProcesses(const WorkerProcesses&) = delete;
-  WorkerProcesses& operator=(const WorkerProcesses&) = delete;
-  ~WorkerProcesses() {
+        stream_(std::move(stream)),
+        count_(options_.table != nullptr ? options_.table->processes(options_.role)
+                                         : options_.processes) {}
+  ~WorkerProcesses() override {
     for (const auto& [index, process] : processes_) {
+      end(*process);
+    }
+  }
+
+  // Starts the worker with this number.
+  caf::actor start(const StartWorker& worker) {
+    ProcessPtr process;
+    {
+      const std::lock_guard lock(mutex_);
+      const std::uint32_t index = place(worker.number);
+      ProcessPtr& current = processes_[index];
+      if (current == nullptr || !current->running) {
+        const std::uint32_t starts = current == nullptr ? 0 : current->starts;
+        current = open(index, starts + 1);
+      }
+      process = current;
+      ++process->workers;
+    }
+    auto stands_for_it = spawn_remote_worker(
+        system_, process->starter, worker,
+        options_.devices.has_value() ? kDeviceWorkerStartDeadline : kWorkerStartDeadline);
+    // Not under the lock: an actor that has ended already calls it at once.
+    stands_for_it->attach_functor([weak = weak_from_this(), process] {
+      if (const auto self = weak.lock()) {
+        self->on_worker_end(process);
+      }
+    });
+    return caf::actor_cast<caf::actor>(stands_for_it);
+  }
+
+  std::vector<ProcessReport> report() override {
+    std::vector<ProcessReport> all;
+    const std::lock_guard lock(mutex_);
+    for (const auto& [index, process] : processes_) {
+      if (index < count_ || process->workers > 0) {
+        all.push_back(report_of(*process));
+      }
+    }
+    return all;
+  }
+
+  void scale(std::uint32_t processes, const SupervisorActor& supervisor) override {
+    const std::uint32_t workers_each =
+        (options_.workers + options_.processes - 1) / options_.processes;
+    const std::lock_guard lock(mutex_);
+    const std::uint32_t before = std::exchange(count_, processes);
+    for (std::uint32_t i = before * workers_each; i < processes * workers_each; ++i) {
+      caf::anon_send(supervisor, atom::add_v, options_.role);
+    }
+    for (auto placed = placed_.begin(); placed != placed_.end();) {
+      if (placed->second < processes) {
+        ++placed;
+        continue;
+      }
+      caf::anon_send(supervisor, atom::drain_v, worker_name(placed->first));
+      placed = placed_.erase(placed);
+    }
+    for (const auto& [index, process] : processes_) {
+      process->retiring = index >= processes;
+      if (process->retiring && process->workers == 0) {
+        retire(*process);
+      }
+    }
+  }
+
+  [[nodiscard]] std::string worker_name(std::uint32_t number) const {
+    return options_.role + "-" + std::to_string(number);
+  }
+
+private:
+  // Returns the index of a worker's process: that of its last start, or the one with the fewest
+  // workers.
+  std::uint32_t place(std::uint32_t worker) {
+    if (const auto placed = placed_.find(worker); placed != placed_.end()) {
+      return placed->second;
+    }
+    std::vector<std::uint32_t> workers(count_, 0);
+    for (const auto& [number, index] : placed_) {
+      ++workers[index];
+    }
+    const auto fewest = std::min_element(workers.begin(), workers.end());
+    return placed_[worker] = static_cast<std::uint32_t>(fewest - workers.begin());
+  }
+
+  void on_worker_end(const ProcessPtr& process) {
+    const std::lock_guard lock(mutex_);
+    --process->workers;
+    if (process->retiring && process->workers == 0) {
+      retire(*process);
+    }
+  }
+
+  // Ends a process that has no workers left. Its device leaves the run first.
+  void retire(const Process& process) {
+    if (process.device) {
+      caf::anon_send(process.device, atom::leave_v);
+    } else {
       end(process);
     }
   }
 
-  // Starts the worker with this number, in the process that has its index.
-  caf::actor start(const StartWorker& worker) {
-    const std::lock_guard lock(mutex_);
-    const std::uint32_t index = worker.number % options_.processes;
-    Process& process = processes_[index];
-    if (process.running == nullptr || !*process.running) {
-      hub_.stop(process.child);  // the gate may have ended before the process
-      process = open(index, process.starts + 1);
-    }
-    return caf::actor_cast<caf::actor>(spawn_remote_worker(
-        system_, process.starter, worker,
-        options_.devices.has_value() ? kDeviceWorkerStartDeadline : kWorkerStartDeadline));
-  }
-
-private:
-  struct Process {
-    WorkerGateActor gate;
-    WorkerStarterActor starter;                  // the gate, or the device of the process
-    std::shared_ptr<std::atomic<bool>> running;  // the gate has not ended
-    std::uint64_t child = 0;
-    std::uint32_t starts = 0;  // of processes with this index
-  };
-
   void end(const Process& process) {
-    caf::anon_send_exit(process.starter, caf::exit_reason::user_shutdown);
+    if (process.device) {
+      caf::anon_send_exit(process.device, caf::exit_reason::user_shutdown);
+    }
     caf::anon_send_exit(process.gate, caf::exit_reason::user_shutdown);
     hub_.stop(process.child);
   }
 
-  Process open(std::uint32_t index, std::uint32_t starts) {
-    Process process;
-    process.starts = starts;
-    process.running = std::make_shared<std::atomic<bool>>(true);
-    const auto port = std::make_shared<PeerPort>(hub_.clock());
+  [[nodiscard]] ProcessReport report_of(const Process& process) const {
+    ProcessReport report;
+    report.name = process.name;
+    report.role = options_.role;
+    report.pid = hub_.pid(process.child);
+    report.starts = process.starts;
+    report.transport = process.address.transport;
+    report.reason = process.address.reason;
+    report.cores = process.address.cores;
+    report.workers = process.workers;
+    report.link = process.port->status();
+    if (const auto wait = process.waits->longest(); wait.has_value()) {
+      report.waiting_for = wait->reason.empty() ? "rows" : wait->reason;
+      report.waiting = hub_.clock().now() - wait->since;
+    }
+    return report;
+  }
+
+  ProcessPtr open(std::uint32_t index, std::uint32_t starts) {
+    auto process = std::make_shared<Process>();
+    process->name = options_.role + " process " + std::to_string(index);
+    process->starts = starts;
+    process->port = std::make_shared<PeerPort>(hub_.clock());
     WorkerGateDeps deps;
-    deps.process = options_.role + " process " + std::to_string(index);
-    deps.port = port;
+    deps.process = process->name;
+    deps.port = process->port;
     deps.stream = stream_;
     deps.log = options_.log;
-    deps.on_end = [running = process.running](const Status& /*why*/) { *running = false; };
-    const std::string name = deps.process;
-    process.gate = spawn_worker_gate(system_, std::move(deps));
-    process.starter = process.gate;
-    if (const Status started = start_child(process, index, name, port); !started.ok()) {
-      port->close(started.message());
-      caf::anon_send(process.gate, atom::closed_v, started.message());
+    deps.waits = process->waits;
+    deps.on_end = [&hub = hub_, process](const Status& /*why*/) { on_lost(hub, *process); };
+    process->gate = spawn_worker_gate(system_, std::move(deps));
+    options_.ends->add(process->gate);
+    process->starter = process->gate;
+    if (const Status started = start_child(process, index); !started.ok()) {
+      process->port->close(started.message());
+      caf::anon_send(process->gate, atom::closed_v, started.message());
     }
     return process;
   }
 
+  // The process cannot be used any more. It may still run.
+  static void on_lost(ProcessHub& hub, Process& process) {
+    process.running = false;
+    hub.stop(process.child);
+  }
+
   // Starts the process and opens the port to it.
-  Status start_child(Process& process, std::uint32_t index, const std::string& name,
-                     const std::shared_ptr<PeerPort>& port) {
-    TIDEMILL_ASSIGN_OR_RETURN(WorkerProcessAddress address,
+  Status start_child(const ProcessPtr& process, std::uint32_t index) {
+    TIDEMILL_ASSIGN_OR_RETURN(process->address,
                               hub_.new_address(options_.role, options_.transport, incarnation_));
     if (index < options_.cores.size()) {
-      address.cores = options_.cores[index];
+      process->address.cores = options_.cores[index];
     }
     if (options_.devices.has_value()) {
-      TIDEMILL_RETURN_IF_ERROR(add_device(process, name, address, port));
+      TIDEMILL_RETURN_IF_ERROR(add_device(process));
     }
     transport::PeerLinkOptions link;
-    link.session.run = address.run;
+    link.session.run = process->address.run;
     link.session.incarnation = incarnation_;
     link.session.self = 0;
-    link.session.peer = address.process;
-    port->open(hub_.links(), link, caf::actor_cast<caf::strong_actor_ptr>(process.gate));
-    process.child =
-        hub_.start(options_.role, address, [port](const std::string& how) { port->close(how); });
+    link.session.peer = process->address.process;
+    process->port->open(hub_.links(), link, caf::actor_cast<caf::strong_actor_ptr>(process->gate));
+    process->child =
+        hub_.start(options_.role, process->address,
+                   [port = process->port](const std::string& how) { port->close(how); });
     return {};
   }
 
   // Lets the process have a device, which joins the run. The roster does not take the name of a
   // device that has failed again, so every start has its own.
-  Status add_device(Process& process, const std::string& name, const WorkerProcessAddress& address,
-                    const std::shared_ptr<PeerPort>& port) {
-    TIDEMILL_ASSIGN_OR_RETURN(const LentBuffers buffers, hub_.lend_buffers(address));
+  Status add_device(const ProcessPtr& process) {
+    TIDEMILL_ASSIGN_OR_RETURN(const LentBuffers buffers, hub_.lend_buffers(process->address));
     RemoteDeviceDeps deps;
-    deps.name = process.starts == 1 ? name : name + ", start " + std::to_string(process.starts);
-    deps.port = port;
-    deps.gate = process.gate;
+    deps.name = process->starts == 1 ? process->name
+                                     : process->name + ", start " + std::to_string(process->starts);
+    deps.port = process->port;
+    deps.gate = process->gate;
     ServingProxyDeps proxy;
     proxy.name = deps.name;
-    proxy.port = port;
+    proxy.port = process->port;
     proxy.buffers = buffers.lender;
     proxy.work = options_.devices->work;
     proxy.has_base = true;
     deps.serving = spawn_serving_proxy(system_, std::move(proxy));
-    options_.devices->ends->add(deps.serving);
+    options_.ends->add(deps.serving);
     deps.roster = options_.devices->roster;
     deps.start = options_.devices->start;
     deps.start.segments = buffers.segments;
-    deps.on_end = [running = process.running, port](const Status& why) {
-      *running = false;
-      port->close(why.message());
+    deps.on_end = [&hub = hub_, process](const Status& why) {
+      process->port->close(why.message());
+      on_lost(hub, *process);
     };
-    process.starter = spawn_remote_device(system_, std::move(deps));
+    process->device = spawn_remote_device(system_, std::move(deps));
+    options_.ends->add(process->device);
+    process->starter = process->device;
     return {};
   }
 
@@ -141,8 +267,10 @@ private:
   const WorkerProcessesOptions options_;
   const std::uint32_t incarnation_;
   const StreamConsumerActor stream_;
-  std::mutex mutex_;
-  std::map<std::uint32_t, Process> processes_;  // by index
+  std::mutex mutex_;  // of all below
+  std::uint32_t count_;
+  std::map<std::uint32_t, ProcessPtr> processes_;  // by index
+  std::map<std::uint32_t, std::uint32_t> placed_;  // indices of processes, by worker
 };
 
 }  // namespace
@@ -152,8 +280,11 @@ WorkerFactory remote_worker_factory(caf::actor_system& system, ProcessHub& hub,
                                     std::uint32_t incarnation, const StreamConsumerActor& stream) {
   const auto processes =
       std::make_shared<WorkerProcesses>(system, hub, options, incarnation, stream);
+  if (options.table != nullptr) {
+    options.table->set_group(options.role, processes);
+  }
   return {options.role, options.workers, [processes, role = options.role](std::uint32_t number) {
-            const StartWorker worker{role + "-" + std::to_string(number), role, number};
+            const StartWorker worker{processes->worker_name(number), role, number};
             return WorkerSpec{worker.name, [processes, worker] { return processes->start(worker); },
                               role};
           }};

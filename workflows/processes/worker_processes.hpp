@@ -18,6 +18,7 @@
 #include "workflows/actor_end.hpp"
 #include "workflows/processes/core_plan.hpp"
 #include "workflows/processes/process_hub.hpp"
+#include "workflows/processes/process_table.hpp"
 #include "workflows/rl/worker_factory.hpp"
 
 namespace tidemill::workflows {
@@ -26,20 +27,21 @@ namespace tidemill::workflows {
 struct ProcessDevices {
   actors::StartDevice start;  // without `segments`
   actors::RosterActor roster;
-  actors::WorkPort* work = nullptr;  // lends weights; outlives `ends`
-  /// Gets the actors that use `work` and the memory of the hub.
-  std::shared_ptr<ActorEnds> ends = std::make_shared<ActorEnds>();
+  actors::WorkPort* work = nullptr;  // lends weights; outlives `WorkerProcessesOptions::ends`
 };
 
 /// The processes of a role.
 struct WorkerProcessesOptions {
-  std::string role;  // also the kind of its workers
-  std::uint32_t processes = 1;
-  std::uint32_t workers = 1;  // in all of them
+  std::string role;             // also the kind of its workers
+  std::uint32_t processes = 1;  // at the start of the run
+  std::uint32_t workers = 1;    // in all of them
   TransportChoice transport = TransportChoice::kAuto;
   std::function<void(const std::string&)> log;  // takes the lines of the workers
   std::vector<CoreList> cores = {};             // by process; empty: those of the run
-  std::optional<ProcessDevices> devices = {};   // absent: the processes have no devices
+  std::shared_ptr<ProcessTable> table = {};     // has the role; may be null
+  /// Gets the actors that use the hub and `ProcessDevices::work`, which both outlive them.
+  std::shared_ptr<ActorEnds> ends = std::make_shared<ActorEnds>();
+  std::optional<ProcessDevices> devices = {};  // absent: the processes have no devices
 };
 
 /// Returns a factory of workers, each in one of the role's processes. A process is started for the

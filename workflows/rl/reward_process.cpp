@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workflows/rl/reward_process.hpp"
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,6 +39,7 @@ Status run_reward_process(const RlOptions& options, const RewardProcess& process
   TIDEMILL_ASSIGN_OR_RETURN(const auto ports, start_ports(options.placement.reward));
   const SystemClock clock;
   std::optional<actors::TextCodec> codec;
+  std::map<std::uint32_t, std::size_t> ports_of;  // workers
   const auto make = [&](const WorkerConnections& connections, const std::string& kind,
                         std::uint32_t number) -> Result<actors::WorkerSpec> {
     if (!codec.has_value()) {  // only now, so that the run learns of a failure
@@ -50,10 +52,9 @@ Status run_reward_process(const RlOptions& options, const RewardProcess& process
                               {{system, clock, process.directory}, process.extensions});
         });
     role.log = connections.log;
-    // The numbers of the workers of a process differ by the number of processes.
-    const std::size_t place =
-        number / static_cast<std::uint32_t>(options.placement.reward.processes);
-    role.ports = {ports[place % ports.size()].get()};
+    // A worker that is started again keeps its port.
+    const auto port = ports_of.try_emplace(number, ports_of.size() % ports.size()).first;
+    role.ports = {ports[port->second].get()};
     const WorkerFactory factory =
         reward_worker_factory(connections.system, role, {connections.stream});
     if (kind != factory.kind) {

@@ -15,6 +15,8 @@
 #include "workflows/process_memory.hpp"
 #include "workflows/processes/core_plan.hpp"
 #include "workflows/processes/local_processes.hpp"
+#include "workflows/processes/process_table.hpp"
+#include "workflows/processes/run_control.hpp"
 #include "workflows/processes/worker_processes.hpp"
 #include "workflows/rewards.hpp"
 #include "workflows/rl/composition.hpp"
@@ -30,7 +32,7 @@ namespace {
 // Upper bound of the memory of generated rows that are kept for training.
 constexpr std::int64_t kMaxGeneratedBytes = std::int64_t{1} << 30U;
 
-// How long the actors of devices may live on after a run: their processes have to end first.
+// How long actors of other processes may live on after a run: the processes have to end first.
 constexpr Duration kEndDeadline = std::chrono::minutes(1);
 
 // What has become of the rows of the run, from the last training record.
@@ -82,7 +84,9 @@ struct RlRun {
   MemoryPlan rollout_process;                      // of each rollout process
   std::unique_ptr<actors::WorkPort> weights_port;  // lends weights to rollout processes
   /// The actors that use `weights_port` and `processes`.
-  std::shared_ptr<ActorEnds> proxies = std::make_shared<ActorEnds>();
+  std::shared_ptr<ActorEnds> process_actors = std::make_shared<ActorEnds>();
+  std::shared_ptr<ProcessTable> table = std::make_shared<ProcessTable>();
+  std::unique_ptr<transport::QueryServer> control;  // null: the run has no worker processes
   std::shared_ptr<RowCounts> rows = std::make_shared<RowCounts>();
   bool shares_base = false;  // generates and trains on the device of a server
 };
@@ -250,6 +254,8 @@ decltype(RlPlan::remote_reward) remote_reward(const RlOptions& options, const Ru
   WorkerProcessesOptions role;
   role.role = "reward";
   role.cores = opened.cores.reward;
+  role.table = opened.table;
+  role.ends = opened.process_actors;
   role.processes = static_cast<std::uint32_t>(options.placement.reward.processes);
   role.workers = num_workers(options.placement.reward);
   role.transport = options.placement.reward.transport;
@@ -269,6 +275,8 @@ decltype(RlPlan::remote_rollout) remote_rollout(const RlOptions& options, const 
   WorkerProcessesOptions role;
   role.role = "rollout";
   role.cores = opened.cores.rollout;
+  role.table = opened.table;
+  role.ends = opened.process_actors;
   role.processes = static_cast<std::uint32_t>(options.placement.rollout.processes);
   role.workers = num_rollout_workers(options);
   role.transport = options.placement.rollout.transport;
@@ -277,7 +285,6 @@ decltype(RlPlan::remote_rollout) remote_rollout(const RlOptions& options, const 
   ProcessDevices devices;
   devices.start = {budgets.kv_bytes, budgets.limits.rollout_rows, budgets.limits.sampled_rows};
   devices.work = opened.weights_port.get();
-  devices.ends = opened.proxies;
   role.devices = devices;
   return [&run, &opened, role](const actors::RunOrigin& origin,
                                const actors::StreamConsumerActor& stream,
@@ -488,6 +495,25 @@ CorePlan plan_cores(const PlacementOptions& placement, const RunEnvironment& run
   return plan;
 }
 
+// Lets people look at the processes of the run and change their numbers. A run does without.
+void open_control(const PlacementOptions& placement, const RunEnvironment& run, RlRun& opened) {
+  const auto add = [&opened](const char* role, std::int32_t processes, std::int32_t most) {
+    if (processes > 0) {
+      opened.table->add_role(role, static_cast<std::uint32_t>(processes),
+                             static_cast<std::uint32_t>(most));
+    }
+  };
+  add("rollout", placement.rollout.processes, kMaxRolloutProcesses);
+  add("reward", placement.reward.processes, kMaxRewardProcesses);
+  auto control = serve_run_control(run.directory, opened.table, to_text(opened.cores.owner));
+  if (control.ok()) {
+    opened.control = std::move(control).value();
+  } else {
+    run.log("`tidemill top` and `tidemill scale` cannot reach this run: " +
+            control.status().message());
+  }
+}
+
 // Prepares the processes of the run, and the ports of what is scored in this one.
 Status open_places(const RlOptions& options, const RunEnvironment& run, RlRun& opened) {
   if (options.placement.rollout.processes > 0) {
@@ -501,6 +527,7 @@ Status open_places(const RlOptions& options, const RunEnvironment& run, RlRun& o
     }
     opened.processes = std::make_unique<LocalProcesses>(LocalProcessesOptions{
         run.directory, *run.worker_program, run.inform, allowed_memory(options.run.device)});
+    open_control(options.placement, run, opened);
   }
   if (options.placement.reward.processes > 0) {
     return {};
@@ -519,9 +546,12 @@ Result<actors::RunSummary> run_actors(const RlOptions& options, const RunEnviron
     RlHooks hooks;
     hooks.on_end = std::move(on_end);
     hooks.first_incarnation = run.first_incarnation;
-    return spawn_rl_run(run.system, make_plan(options, run, opened), std::move(hooks));
+    auto supervisor = spawn_rl_run(run.system, make_plan(options, run, opened), std::move(hooks));
+    opened.table->set_supervisor(supervisor);
+    return supervisor;
   });
-  TIDEMILL_CHECK(opened.proxies->wait_for(kEndDeadline)) << "devices of processes still run";
+  TIDEMILL_CHECK(opened.process_actors->wait_for(kEndDeadline))
+      << "actors of other processes still run";
   return ended;
 }
 

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// The processes of a run, for people: what they do, and how many of them there are.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <caf/actor_addr.hpp>
+
+#include "actors/supervisor/spawn.hpp"
+#include "base/clock.hpp"
+#include "base/result.hpp"
+#include "transport/peer_link.hpp"
+#include "workflows/processes/core_plan.hpp"
+
+namespace tidemill::workflows {
+
+/// A process of a run besides its own.
+struct ProcessReport {
+  std::string name;  // such as "rollout process 0"
+  std::string role;
+  int pid = 0;               // 0: it does not run
+  std::uint32_t starts = 0;  // how often it was started
+  std::string transport;     // such as "shm"
+  std::string reason;        // why that one
+  CoreList cores;            // empty: all of the run
+  std::uint32_t workers = 0;
+  transport::PeerLinkStatus link;
+  std::string waiting_for;  // what its workers have waited for longest; empty: nothing
+  Duration waiting{0};      // how long
+};
+
+/// The processes of one role.
+///
+/// Threads: safe to call concurrently.
+class ProcessGroup {
+public:
+  ProcessGroup() = default;
+  ProcessGroup(const ProcessGroup&) = delete;
+  ProcessGroup& operator=(const ProcessGroup&) = delete;
+  virtual ~ProcessGroup() = default;
+
+  [[nodiscard]] virtual std::vector<ProcessReport> report() = 0;
+  /// Has the supervisor of the run add workers in new processes, or drain those of the last ones,
+  /// which end with their last worker. Does not wait.
+  virtual void scale(std::uint32_t processes, const actors::SupervisorActor& supervisor) = 0;
+};
+
+/// The processes of a run. Outlives the run.
+///
+/// Threads: safe to call concurrently.
+class ProcessTable {
+public:
+  /// Lets the run have up to `max_processes` processes of a role, of which it begins with
+  /// `processes`.
+  void add_role(const std::string& role, std::uint32_t processes, std::uint32_t max_processes);
+  /// The group of the role in the present incarnation, which takes the place of the one before.
+  void set_group(const std::string& role, const std::weak_ptr<ProcessGroup>& group);
+  /// The supervisor, which is not kept alive.
+  void set_supervisor(const actors::SupervisorActor& supervisor);
+
+  /// Returns how many processes of the role the run has or should have.
+  [[nodiscard]] std::uint32_t processes(const std::string& role) const;
+  [[nodiscard]] std::vector<ProcessReport> report() const;
+  /// Changes the number of processes of a role, also for later incarnations. Returns the number
+  /// before. Does not wait until they run or have ended.
+  /// Errors: `kNotFound` if the run has no processes of the role; `kInvalidArgument` for a number
+  /// out of range; `kUnavailable` while the run is starting or ending.
+  [[nodiscard]] Result<std::uint32_t> scale(const std::string& role, std::uint32_t processes);
+
+private:
+  struct Role {
+    std::uint32_t processes = 0;
+    std::uint32_t max_processes = 0;
+    std::weak_ptr<ProcessGroup> group;
+  };
+
+  mutable std::mutex mutex_;  // of all below
+  std::map<std::string, Role> roles_;
+  caf::actor_addr supervisor_;
+};
+
+}  // namespace tidemill::workflows

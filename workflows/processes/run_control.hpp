@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// How another program looks at the processes of a run and changes their numbers: queries to a
+// socket in the folder of the run, in JSON.
+//
+// {"ask": "processes"} is answered with {"processes": [...]}, of which the first is the process of
+// the run. {"ask": "scale", "role": R, "processes": N} is answered with {"before": M}. A query that
+// is refused is answered with {"error": "..."}.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "base/json/json.hpp"
+#include "base/result.hpp"
+#include "transport/query/query_server.hpp"
+
+namespace tidemill::workflows {
+
+class ProcessTable;
+
+/// Answers queries until the result is destroyed. `owner_cores` are those of this process, for
+/// people.
+/// Errors: those of `QueryServer::listen`.
+[[nodiscard]] Result<std::unique_ptr<transport::QueryServer>> serve_run_control(
+    const std::filesystem::path& directory, std::shared_ptr<ProcessTable> table,
+    std::string owner_cores);
+
+/// Returns what a run that is in progress answers.
+/// Errors: `kUnavailable` if no run with other processes is in progress in `directory`, or it does
+/// not answer within seconds; the error of the answer, as `kInvalidArgument`.
+[[nodiscard]] Result<Json> ask_run(const std::filesystem::path& directory, const Json& query);
+
+}  // namespace tidemill::workflows
