@@ -495,16 +495,23 @@ CorePlan plan_cores(const PlacementOptions& placement, const RunEnvironment& run
   return plan;
 }
 
-// Lets people look at the processes of the run and change their numbers. A run does without.
-void open_control(const PlacementOptions& placement, const RunEnvironment& run, RlRun& opened) {
-  const auto add = [&opened](const char* role, std::int32_t processes, std::int32_t most) {
+// Lets people look at the processes of the run and change their numbers, as far as the memory
+// allows. A run does without.
+void open_control(const RlOptions& options, const RunEnvironment& run, RlRun& opened) {
+  const std::int64_t left = allowed_memory(options.run.device) - opened.plans.maximum.total();
+  const auto add = [&](const char* role, std::int64_t processes, std::int64_t most,
+                       std::int64_t bytes_each) {
     if (processes > 0) {
+      const std::int64_t fit = processes + std::max<std::int64_t>(left, 0) / bytes_each;
       opened.table->add_role(role, static_cast<std::uint32_t>(processes),
-                             static_cast<std::uint32_t>(most));
+                             static_cast<std::uint32_t>(std::min(most, fit)));
     }
   };
-  add("rollout", placement.rollout.processes, kMaxRolloutProcesses);
-  add("reward", placement.reward.processes, kMaxRewardProcesses);
+  const PlacementOptions& placement = options.placement;
+  add("rollout", placement.rollout.processes, kMaxRolloutProcesses,
+      std::max<std::int64_t>(opened.rollout_process.total(), 1));
+  add("reward", placement.reward.processes, kMaxRewardProcesses,
+      std::max<std::int64_t>(program_bytes().value_or(0), 1));
   auto control = serve_run_control(run.directory, opened.table, to_text(opened.cores.owner));
   if (control.ok()) {
     opened.control = std::move(control).value();
@@ -527,7 +534,7 @@ Status open_places(const RlOptions& options, const RunEnvironment& run, RlRun& o
     }
     opened.processes = std::make_unique<LocalProcesses>(LocalProcessesOptions{
         run.directory, *run.worker_program, run.inform, allowed_memory(options.run.device)});
-    open_control(options.placement, run, opened);
+    open_control(options, run, opened);
   }
   if (options.placement.reward.processes > 0) {
     return {};
