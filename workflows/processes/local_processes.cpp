@@ -29,11 +29,12 @@ transport::ReaderToken random_token() {
 }
 
 // A pool for weights. Freed memory of a version is kept for the next one.
-transport::SegmentPoolOptions pool_options(std::uint64_t run, std::int64_t max_bytes) {
+transport::SegmentPoolOptions pool_options(std::uint64_t run, const LocalProcessesOptions& of) {
   transport::SegmentPoolOptions options;
   options.pool = run | 1U;
-  options.max_bytes = static_cast<std::uint64_t>(std::max<std::int64_t>(max_bytes, 0));
-  options.max_free_bytes = options.max_bytes;
+  options.max_bytes = static_cast<std::uint64_t>(std::max<std::int64_t>(of.max_weight_bytes, 0));
+  options.max_free_bytes =
+      static_cast<std::uint64_t>(std::max<std::int64_t>(of.kept_weight_bytes, 0));
   return options;
 }
 
@@ -56,7 +57,7 @@ ChosenTransport choose(TransportChoice choice) {
 LocalProcesses::LocalProcesses(LocalProcessesOptions options)
     : options_(std::move(options)),
       run_(random_number()),
-      pool_(pool_options(run_, options_.max_weight_bytes)),
+      pool_(pool_options(run_, options_)),
       weights_(std::make_shared<actors::SegmentCopies>(pool_)) {}
 
 LocalProcesses::~LocalProcesses() {

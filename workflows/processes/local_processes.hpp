@@ -33,8 +33,10 @@ struct LocalProcessesOptions {
   WorkerProgram program;
   /// Takes a line for the user: once for each role, which transport it uses and why.
   std::function<void(const std::string&)> inform;
-  /// The most shared memory that weights may take. Units: bytes.
+  /// The most shared memory that weights may take, and how much of it is kept when it is free.
+  /// Units: bytes.
   std::int64_t max_weight_bytes = 0;
+  std::int64_t kept_weight_bytes = 0;
 };
 
 /// Child processes, and sockets at which they reach this process.

@@ -61,8 +61,7 @@ Result<std::uint32_t> ProcessTable::scale(const std::string& role, std::uint32_t
     Role& of = found->second;
     if (processes < 1 || processes > of.max_processes) {
       return invalid_argument(role + "=" + std::to_string(processes) + ": must be from 1 to " +
-                              std::to_string(of.max_processes) +
-                              ", as the run's memory allows");
+                              std::to_string(of.max_processes) + ", as the run's memory allows");
     }
     group = of.group.lock();
     supervisor = caf::actor_cast<actors::SupervisorActor>(supervisor_);

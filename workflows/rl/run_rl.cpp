@@ -355,10 +355,14 @@ RlFacts facts_of(const RlRun& opened) {
           engines::RuntimeOptions{}.max_running, opened.shares_base};
 }
 
-// The memory of the run's other processes.
+// The memory of the run's other processes, and what they cost this one: the weights that were
+// published last and the memory of a free version stay in shared memory.
 std::int64_t processes_bytes(const RlOptions& options, const MemoryPlan& rollout_process) {
-  return options.placement.rollout.processes * rollout_process.total() +
-         options.placement.reward.processes * program_bytes().value_or(0);
+  const PlacementOptions& placement = options.placement;
+  const std::int64_t shared =
+      placement.rollout.processes > 0 ? 2 * rollout_process.engine.published_bytes : 0;
+  return placement.rollout.processes * rollout_process.total() + shared +
+         placement.reward.processes * program_bytes().value_or(0);
 }
 
 // Returns the expected memory of a run whose upper bound is `maximum`.
@@ -533,7 +537,8 @@ Status open_places(const RlOptions& options, const RunEnvironment& run, RlRun& o
           "run does everything");
     }
     opened.processes = std::make_unique<LocalProcesses>(LocalProcessesOptions{
-        run.directory, *run.worker_program, run.inform, allowed_memory(options.run.device)});
+        run.directory, *run.worker_program, run.inform, allowed_memory(options.run.device),
+        opened.plans.maximum.engine.published_bytes});
     open_control(options, run, opened);
   }
   if (options.placement.reward.processes > 0) {
