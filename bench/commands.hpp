@@ -17,4 +17,7 @@ namespace tidemill::bench {
 /// Makes the command `transport`, which measures messages between processes.
 [[nodiscard]] std::unique_ptr<launcher::Command> make_transport_command();
 
+/// Makes the command `weights`, which measures how weights get to other processes.
+[[nodiscard]] std::unique_ptr<launcher::Command> make_weights_command();
+
 }  // namespace tidemill::bench
