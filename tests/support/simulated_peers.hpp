@@ -91,6 +91,7 @@ public:
     open_.push_back(port);
   }
   [[nodiscard]] transport::PeerLinks& owner_links() { return owner_; }
+  [[nodiscard]] transport::LoopbackNetwork& network() { return network_; }
 
   /// Ends the processes. No actor of theirs gets a message afterwards.
   void stop() {

@@ -123,5 +123,43 @@ TEST(LoopbackNetwork, ASeedGivesTheSameEvents) {
   EXPECT_NE(arrivals(3, faults).frames, arrivals(4, faults).frames);
 }
 
+// What arrives of the frames 0 to 3, of which the test decides the fate of 1.
+TEST(LoopbackNetwork, AFrameGetsTheFateThatIsChosen) {
+  const struct {
+    FrameFate fate;
+    const char* arrived;
+  } cases[] = {
+      {FrameFate::kCarried, "0123"},   {FrameFate::kLost, "023"},
+      {FrameFate::kRepeated, "01123"}, {FrameFate::kReordered, "0231"},
+      {FrameFate::kDelayed, "0123"},   {FrameFate::kBroken, ""},
+  };
+  for (const auto& [fate, arrived] : cases) {
+    LoopbackNetwork network(1);
+    RecordingListener at_a;
+    RecordingListener at_b;
+    const LoopbackNetwork::Pair sides = network.connect();
+    sides.first->start(at_a);
+    sides.second->start(at_b);
+    network.set_fates(
+        [fate = fate](const Buffer& frame) {
+          return frame.bytes()[0] == std::byte{'1'} ? fate : FrameFate::kCarried;
+        },
+        milliseconds(10));
+    for (char text = '0'; text <= '3'; ++text) {
+      (void)sides.first->send(Buffer::copy_of(std::as_bytes(std::span(&text, 1))));
+    }
+    network.advance(TimePoint{});
+    const bool late = fate == FrameFate::kReordered || fate == FrameFate::kDelayed;
+    EXPECT_EQ(network.next_event(), late ? TimePoint{} + milliseconds(10) : TimePoint::max());
+    network.advance(TimePoint{} + milliseconds(10));
+    std::string text;
+    for (const Buffer& frame : at_b.frames()) {
+      text += static_cast<char>(frame.bytes()[0]);
+    }
+    EXPECT_EQ(text, arrived);
+    EXPECT_EQ(at_b.closed(), fate == FrameFate::kBroken ? 1 : 0);
+  }
+}
+
 }  // namespace
 }  // namespace tidemill::transport

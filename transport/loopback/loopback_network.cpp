@@ -41,12 +41,18 @@ struct LoopbackNetwork::State {
   }
 
   void carry(std::uint64_t from, std::uint64_t to, const Buffer& frame);
+  void carry(std::uint64_t from, std::uint64_t to, const Buffer& frame, FrameFate fate);
+  void break_connection(std::uint64_t from, std::uint64_t to);
+  [[nodiscard]] Buffer damaged(const Buffer& frame);
+  void arrive_in_order(std::uint64_t to, Duration delay, const Buffer& frame);
   void close(std::uint64_t first, const Status& for_first, std::uint64_t second,
              const Status& for_second);
 
   RandomStream random;
   LoopbackFaults faults;
   std::function<void()> wake;
+  ChooseFate choose;  // null: chance decides
+  Duration chosen_delay{};
   TimePoint now{};
   std::uint64_t last_side = 0;
   std::uint64_t num_sides = 0;   // that are not destroyed
@@ -58,11 +64,37 @@ struct LoopbackNetwork::State {
   std::multimap<TimePoint, Event> events;
 };
 
+void LoopbackNetwork::State::break_connection(std::uint64_t from, std::uint64_t to) {
+  const Status reason(Errc::kUnavailable, "the network has broken the connection");
+  close(from, reason, to, reason);
+}
+
+// Returns the frame with one bit flipped. An empty frame stays as it is.
+Buffer LoopbackNetwork::State::damaged(const Buffer& frame) {
+  if (frame.size_bytes() == 0) {
+    return frame;
+  }
+  std::vector<std::byte> bytes(frame.bytes().begin(), frame.bytes().end());
+  bytes[random.below(bytes.size())] ^= std::byte{1} << random.below(8);
+  return Buffer::adopt(std::move(bytes), DType::kU8);
+}
+
+// Schedules the arrival of a frame at the side `to`, after the frames that were sent before.
+void LoopbackNetwork::State::arrive_in_order(std::uint64_t to, Duration delay,
+                                             const Buffer& frame) {
+  TimePoint& latest = latest_arrivals[to];
+  latest = std::max(now + delay, latest);
+  add(latest - now, {to, false, frame, {}});
+}
+
 // Schedules the arrival of a frame at the side `to`, subject to the faults.
 void LoopbackNetwork::State::carry(std::uint64_t from, std::uint64_t to, const Buffer& frame) {
+  if (choose) {
+    carry(from, to, frame, choose(frame));
+    return;
+  }
   if (happens(faults.broken)) {
-    const Status reason(Errc::kUnavailable, "the network has broken the connection");
-    close(from, reason, to, reason);
+    break_connection(from, to);
     return;
   }
   if (happens(faults.lost)) {
@@ -70,20 +102,28 @@ void LoopbackNetwork::State::carry(std::uint64_t from, std::uint64_t to, const B
   }
   const int copies = happens(faults.repeated) ? 2 : 1;
   for (int i = 0; i < copies; ++i) {
-    Buffer copy = frame;
-    if (frame.size_bytes() > 0 && happens(faults.damaged)) {
-      std::vector<std::byte> bytes(frame.bytes().begin(), frame.bytes().end());
-      bytes[random.below(bytes.size())] ^= std::byte{1} << random.below(8);
-      copy = Buffer::adopt(std::move(bytes), DType::kU8);
-    }
+    const Buffer copy = frame.size_bytes() > 0 && happens(faults.damaged) ? damaged(frame) : frame;
     const auto range = static_cast<std::uint64_t>(faults.max_delay.count()) + 1;
-    TimePoint arrival = now + Duration(static_cast<std::int64_t>(random.below(range)));
-    if (!happens(faults.reordered)) {
-      TimePoint& latest = latest_arrivals[to];
-      arrival = std::max(arrival, latest);
-      latest = arrival;
+    const Duration delay(static_cast<std::int64_t>(random.below(range)));
+    if (happens(faults.reordered)) {
+      add(delay, {to, false, copy, {}});
+    } else {
+      arrive_in_order(to, delay, copy);
     }
-    add(arrival - now, {to, false, copy, {}});
+  }
+}
+
+// Does the same, with a fate that was chosen.
+void LoopbackNetwork::State::carry(std::uint64_t from, std::uint64_t to, const Buffer& frame,
+                                   FrameFate fate) {
+  switch (fate) {
+    case FrameFate::kLost: return;
+    case FrameFate::kBroken: return break_connection(from, to);
+    case FrameFate::kDamaged: return arrive_in_order(to, {}, damaged(frame));
+    case FrameFate::kReordered: return add(chosen_delay, {to, false, frame, {}});
+    case FrameFate::kDelayed: return arrive_in_order(to, chosen_delay, frame);
+    case FrameFate::kRepeated: arrive_in_order(to, {}, frame); [[fallthrough]];
+    case FrameFate::kCarried: arrive_in_order(to, {}, frame);
   }
 }
 
@@ -161,6 +201,12 @@ LoopbackNetwork::LoopbackNetwork(std::uint64_t seed, const LoopbackFaults& fault
 
 LoopbackNetwork::~LoopbackNetwork() {
   TIDEMILL_CHECK(state_->num_sides == 0) << state_->num_sides << " sides outlive their network";
+}
+
+void LoopbackNetwork::set_fates(ChooseFate choose, Duration delay) {
+  TIDEMILL_CHECK(delay > Duration::zero()) << delay.count();
+  state_->choose = std::move(choose);
+  state_->chosen_delay = delay;
 }
 
 LoopbackNetwork::Pair LoopbackNetwork::connect() {

@@ -28,6 +28,17 @@ struct LoopbackFaults {
   Duration max_delay{};
 };
 
+/// What a network does to one frame.
+enum class FrameFate : std::uint8_t {
+  kCarried,
+  kLost,
+  kRepeated,
+  kDamaged,
+  kBroken,
+  kReordered,  // it arrives later, and frames that are sent meanwhile arrive before it
+  kDelayed,    // it arrives later, and frames that are sent meanwhile after it
+};
+
 /// A network of connections inside one process. The same seed, calls and times give the same
 /// events.
 ///
@@ -40,6 +51,12 @@ public:
   LoopbackNetwork(const LoopbackNetwork&) = delete;
   LoopbackNetwork& operator=(const LoopbackNetwork&) = delete;
   ~LoopbackNetwork();
+
+  /// Chooses what happens to a frame. Called from inside `Connection::send`.
+  using ChooseFate = std::function<FrameFate(const Buffer& frame)>;
+  /// Lets `choose` decide what happens to each frame from now on, in place of chance. A frame that
+  /// is delayed or reordered arrives after `delay`, which is positive.
+  void set_fates(ChooseFate choose, Duration delay);
 
   using Pair = std::pair<std::unique_ptr<Connection>, std::unique_ptr<Connection>>;
   /// Makes a connection and returns its two sides.
