@@ -389,6 +389,9 @@ TEST(SegmentMemory, AReaderRefusesMemoryThatMayChange) {
               Errc::kCorruptData)
         << capacity;
   }
+  // The words of the loans follow the bytes, so these have to be whole pages.
+  EXPECT_EQ(SegmentMemory::map(memory_file(4096 + 3, kAll), 3).status().to_string(),
+            "corrupt_data: segment of 3 bytes: not whole pages");
   EXPECT_FALSE(SegmentMemory::map(UniqueFd(::open("/dev/zero", O_RDONLY | O_CLOEXEC)), 4096).ok());
   EXPECT_FALSE(SegmentMemory::map(UniqueFd(), 4096).ok());
 }

@@ -72,6 +72,9 @@ Result<SegmentMemory> SegmentMemory::make(std::uint64_t capacity) {
 }
 
 Result<SegmentMemory> SegmentMemory::map(UniqueFd descriptor, std::uint64_t capacity) {
+  if (capacity % kLoanPageBytes != 0) {  // the words of the loans would not be aligned
+    return corrupt_data("segment of " + std::to_string(capacity) + " bytes: not whole pages");
+  }
   struct stat found {};
   if (::fstat(descriptor.get(), &found) != 0 || !S_ISREG(found.st_mode) ||
       capacity > std::numeric_limits<std::int64_t>::max() - kLoanPageBytes ||

@@ -31,7 +31,8 @@ public:
   /// Errors: `kResourceExhausted` naming the size.
   [[nodiscard]] static Result<SegmentMemory> make(std::uint64_t capacity);
   /// Maps a segment that another process has made, for reading, and closes `descriptor`.
-  /// Errors: `kCorruptData` if it is not sealed or has another size; `kResourceExhausted`.
+  /// Errors: `kCorruptData` if it is not sealed, has another size or no whole pages;
+  /// `kResourceExhausted`.
   [[nodiscard]] static Result<SegmentMemory> map(UniqueFd descriptor, std::uint64_t capacity);
 
   SegmentMemory(SegmentMemory&& other) noexcept;

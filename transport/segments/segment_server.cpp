@@ -416,15 +416,16 @@ int SegmentServer::Loop::wait_ms() const {
 }
 
 void SegmentServer::Loop::handle(const epoll_event& event) {
-  if (event.data.u64 == kListener) {
+  const std::uint64_t id = event.data.u64;  // a copy: the member need not be aligned
+  if (id == kListener) {
     accept_all();
     return;
   }
-  if (event.data.u64 == kWake) {
+  if (id == kWake) {
     follow_notices();
     return;
   }
-  const auto client = clients_.find(event.data.u64);
+  const auto client = clients_.find(id);
   if (client == clients_.end()) {
     return;  // closed since
   }
