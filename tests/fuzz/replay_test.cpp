@@ -36,11 +36,14 @@ constexpr Row kRows[] = {
     {"own_files", own_files, 0, 8, 0},
     {"run_file", run_file, 3, 5, 3},
     {"safetensors", safetensors, 1, 15, 0},
+    {"segment_handshake", segment_handshake, 0, 26, 1},
     {"shard_index", shard_index, 1, 7, 0},
+    {"shm_handshake", shm_handshake, 0, 24, 0},
     {"tinker_request", tinker_request, 0, 26, 0},
     {"tokenizer", tokenizer, 1, 17, 13},
     {"tokenizer_config", tokenizer_config, 3, 6, 3},
     {"uploaded_form", uploaded_form, 0, 4, 0},
+    {"zmq_handshake", zmq_handshake, 0, 18, 0},
 };
 
 std::string read(const std::filesystem::path& path) {

@@ -68,10 +68,13 @@ void nf4_tensors(std::string_view input);
 void own_files(std::string_view input);
 void run_file(std::string_view input);
 void safetensors(std::string_view input);
+void segment_handshake(std::string_view input);
 void shard_index(std::string_view input);
+void shm_handshake(std::string_view input);
 void tinker_request(std::string_view input);
 void tokenizer(std::string_view input);
 void tokenizer_config(std::string_view input);
 void uploaded_form(std::string_view input);
+void zmq_handshake(std::string_view input);
 
 }  // namespace tidemill::fuzz
