@@ -2,9 +2,15 @@
 // Connections over ZeroMQ whose other side breaks the rules: a plain socket of ZeroMQ, or none.
 #include <array>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
+#include <fstream>
+#include <latch>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/time.h>
+#include <system_error>
+#include <thread>
 #include <unistd.h>
 
 #include <zmq.hpp>
@@ -263,6 +269,62 @@ TEST(ZmqHostile, ASocketWithoutZeroMqIsClosed) {
   }
 }
 
+// -- a lack of threads ---------------------------------------------------------------------------
+
+// Lets this process start no thread while it exists: little address space is left, and the stacks
+// of earlier threads, which the system keeps, are in use.
+class NoThreadLeft {
+public:
+  NoThreadLeft() {
+    std::ifstream pages("/proc/self/statm");
+    std::uint64_t used = 0;
+    pages >> used;
+    TIDEMILL_CHECK(::getrlimit(RLIMIT_AS, &before_) == 0);
+    rlimit limit = before_;
+    constexpr std::uint64_t kForBuffers = 4 << 20;  // less than the stack of a thread
+    limit.rlim_cur = used * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) + kForBuffers;
+    TIDEMILL_CHECK(::setrlimit(RLIMIT_AS, &limit) == 0);
+    try {
+      for (;;) {
+        threads_.emplace_back([this] { end_.wait(); });
+      }
+    } catch (const std::system_error&) {
+    }
+  }
+  NoThreadLeft(const NoThreadLeft&) = delete;
+  NoThreadLeft& operator=(const NoThreadLeft&) = delete;
+  ~NoThreadLeft() {
+    ::setrlimit(RLIMIT_AS, &before_);
+    end_.count_down();
+    for (std::thread& thread : threads_) {
+      thread.join();
+    }
+  }
+
+private:
+  rlimit before_{};
+  std::latch end_{1};
+  std::vector<std::thread> threads_;
+};
+
+TEST(ZmqResources, AConnectionWithoutAThreadIsRefusedAndTheAcceptorGoesOn) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP()
+      << "not run: the address sanitizer reserves more address space than any limit allows";
+#endif
+  ZmqEndpoint endpoint;
+  ZmqConversation other(endpoint.connect());
+  PlainSocket late(endpoint);
+  {
+    const NoThreadLeft limited;
+    late.send({kHello});
+    EXPECT_EQ(late.receive(), Parts{"\3\3"});
+  }
+  EXPECT_EQ(endpoint.num_accepted(), 0U);
+  EXPECT_TRUE(other.round_trip());
+  EXPECT_TRUE(ZmqConversation(endpoint.connect()).round_trip());
+}
+
 // -- a listening process that breaks the rules ---------------------------------------------------
 
 TEST(ZmqHostile, AListenerMayNotReplyWhatItLikes) {
@@ -276,6 +338,7 @@ TEST(ZmqHostile, AListenerMayNotReplyWhatItLikes) {
       {{kFrame, "text"}, "the listening process speaks another protocol"},
       {{kRefusedVersion}, "the listening process speaks another version of the protocol"},
       {{"\3\2"}, "the listening process takes no more connections"},
+      {{"\3\3"}, "the listening process has no thread left for a connection"},
   };
   for (const auto& [reply, reason] : rows) {
     std::thread listener([&] {

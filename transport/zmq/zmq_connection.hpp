@@ -20,7 +20,8 @@
 namespace tidemill::transport {
 
 /// The maximum number of connections that an acceptor has accepted and the program has not
-/// destroyed. It refuses more.
+/// destroyed. It refuses more, and those for which it has no thread. The error of the connector
+/// says which.
 inline constexpr std::size_t kMaxZmqConnections = 64;
 
 /// Returns a connector to an endpoint, which need not exist yet. Its connections may outlive it.
@@ -31,7 +32,8 @@ inline constexpr std::size_t kMaxZmqConnections = 64;
 /// Listens at an endpoint, and replaces a socket there that no process listens to any more. Only
 /// processes of the same user can connect. The acceptor has three threads, one of which calls
 /// `on_accept`, and one more for each connection, which calls its listener. A slow `on_accept`
-/// delays only itself.
+/// delays only itself. ZeroMQ aborts the process if it has no descriptor left for a connection, so
+/// the program keeps enough of them.
 /// Errors: `kInvalidArgument` if the endpoint is invalid or names something else than a socket;
 /// `kNotFound` if its folder does not exist; `kUnavailable` if a process listens there, or the
 /// system refuses.

@@ -32,7 +32,7 @@ enum class ZmqNode::Kind : std::uint8_t {
   kBye = 6,
 };
 
-enum class ZmqNode::Refusal : std::uint8_t { kVersion = 1, kTooMany = 2 };
+enum class ZmqNode::Refusal : std::uint8_t { kVersion = 1, kTooMany = 2, kNoThread = 3 };
 
 namespace {
 
@@ -277,6 +277,15 @@ Result<std::shared_ptr<ZmqNode>> ZmqNode::connect(const std::shared_ptr<zmq::con
   });
 }
 
+const char* ZmqNode::text_of(Refusal why) {
+  switch (why) {
+    case Refusal::kVersion: return "the listening process speaks another version of the protocol";
+    case Refusal::kNoThread: return "the listening process has no thread left for a connection";
+    case Refusal::kTooMany: break;
+  }
+  return "the listening process takes no more connections";
+}
+
 // Says hello and waits for the reply. The thread has not begun.
 Status ZmqNode::shake_hands(TimePoint deadline) {
   bool greeted = false;
@@ -289,10 +298,7 @@ Status ZmqNode::shake_hands(TimePoint deadline) {
       if (!reply->is(Kind::kRefused, 2)) {
         return {Errc::kUnavailable, "the listening process speaks another protocol"};
       }
-      return {Errc::kUnavailable,
-              reply->bytes()[1] == static_cast<std::uint8_t>(Refusal::kVersion)
-                  ? "the listening process speaks another version of the protocol"
-                  : "the listening process takes no more connections"};
+      return {Errc::kUnavailable, text_of(static_cast<Refusal>(reply->bytes()[1]))};
     }
     if (unreachable_ || !broken_.empty()) {
       return {Errc::kUnavailable, "no process accepts connections there"};
@@ -490,7 +496,13 @@ void ZmqNode::on_hello(const Message& hello) {
     refuse(Refusal::kTooMany);
     return;
   }
-  const std::shared_ptr<ZmqSide> side = new_side(hello.route);
+  std::shared_ptr<ZmqSide> side;
+  try {
+    side = new_side(hello.route);
+  } catch (const std::system_error&) {
+    refuse(Refusal::kNoThread);  // the connector reports it
+    return;
+  }
   if (!send(hello.route, Kind::kAccepted)) {
     return;
   }

@@ -93,6 +93,7 @@ private:
   ZmqNode(std::shared_ptr<zmq::context_t> context, int socket_type);
   void begin();
   [[nodiscard]] Status shake_hands(TimePoint deadline);
+  [[nodiscard]] static const char* text_of(Refusal why);
 
   // -- of the thread ------------------------------------------------------------------------------
   void run();
