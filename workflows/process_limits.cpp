@@ -5,6 +5,7 @@
 #include <charconv>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <latch>
 #include <sys/resource.h>
 #include <system_error>
@@ -147,6 +148,19 @@ Status check_threads(int threads) {
     thread.join();
   }
   return status;
+}
+
+Status check_files(std::int64_t files, const std::string& user) {
+  const std::optional<std::int64_t> limit = finite_limit(RLIMIT_NOFILE);
+  std::error_code ignored;
+  const auto open = std::distance(std::filesystem::directory_iterator("/proc/self/fd", ignored),
+                                  std::filesystem::directory_iterator());
+  if (!limit.has_value() || *limit - open >= files) {
+    return {};
+  }
+  return {Errc::kResourceExhausted, user + " need " + std::to_string(files) + " open files, and " +
+                                        std::to_string(std::max<std::int64_t>(*limit - open, 0)) +
+                                        " are left (ulimit -n " + std::to_string(*limit) + ")"};
 }
 
 std::size_t connections_within_limits() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The limits that the system sets for this process: memory and threads.
+// The limits that the system sets for this process: memory, threads and files.
 #pragma once
 
 #include <cstddef>
@@ -76,6 +76,11 @@ inline constexpr int kActorSystemThreads = 3;
 /// its own threads.
 /// Errors: `kResourceExhausted` naming the limits that may be the cause.
 [[nodiscard]] Status check_threads(int threads);
+
+/// Checks that this process can open `files` more files at one time. `user` begins the message and
+/// names what needs them, such as "50 processes".
+/// Errors: `kResourceExhausted` naming the number that is left, and `ulimit -n`.
+[[nodiscard]] Status check_files(std::int64_t files, const std::string& user);
 
 /// Returns how many connections the process can have open beside its files, by `ulimit -n`.
 [[nodiscard]] std::size_t connections_within_limits();

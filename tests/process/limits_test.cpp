@@ -31,13 +31,13 @@ protected:
     }
   }
 
-  // Carries out the run in a shell, after `before` and with `redirections`.
-  Ended run_in_shell(const std::string& before, const std::string& redirections = {}) {
+  // Carries out the run in a shell, after `before` and with `more` after the command.
+  Ended run_in_shell(const std::string& before, const std::string& more = {}) {
     std::string command = before + "exec";
     for (const std::string& word : tidemill({"run", "run.yaml"})) {
       command += " '" + word + "'";
     }
-    ProgramRun run(folder_.path(), {"sh", "-c", command + redirections});
+    ProgramRun run(folder_.path(), {"sh", "-c", command + more});
     const auto ended = run.finish();
     EXPECT_TRUE(ended.has_value()) << "hangs";
     return ended.value_or(Ended{});
@@ -97,6 +97,17 @@ TEST_F(LimitsTest, ALimitOnFileSizesIsAnError) {
   const Ended ended = run_in_shell("ulimit -f 0; ");
   EXPECT_EQ(ended.code, 1) << ended.describe();
   EXPECT_EQ(ended.err, "runs/gated/started: cannot write: File too large\n");
+}
+
+// ZeroMQ ends a process that has no descriptor left for a connection.
+TEST_F(LimitsTest, TooFewDescriptorsForProcessesOverZeroMqAreRefused) {
+  const std::string processes =
+      " placement.reward.transport=zmq train.steps=2 placement.reward.processes=";
+  const Ended ended = run_in_shell("ulimit -n 100; ", processes + "50");
+  EXPECT_EQ(ended.code, 1) << ended.describe();
+  EXPECT_THAT(ended.last_error_line(),
+              MatchesRegex("placement.reward.processes: 50 processes over ZeroMQ need 214 open "
+                           "files, and [0-9]+ are left \\(ulimit -n 100\\)"));
 }
 
 }  // namespace

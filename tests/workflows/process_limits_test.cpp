@@ -163,5 +163,18 @@ TEST(CheckThreads, FailsIfAThreadCannotBeStarted) {
   EXPECT_EQ(in_limited_process(RLIMIT_AS, 500 * kMebibyte, check), 7);
 }
 
+TEST(CheckFiles, NamesWhatIsNeededAndWhatIsLeft) {
+  EXPECT_TRUE(check_files(1, "a process").ok());
+  const auto check = [] {
+    const Status status = check_files(60, "20 processes");
+    return !check_files(30, "10 processes").ok()                                    ? 1
+           : status.code() != Errc::kResourceExhausted                              ? 2
+           : status.message().find("20 processes need 60 open files, and ") != 0    ? 3
+           : status.message().find(" are left (ulimit -n 60)") == std::string::npos ? 4
+                                                                                    : 7;
+  };
+  EXPECT_EQ(in_limited_process(RLIMIT_NOFILE, 60, check), 7);
+}
+
 }  // namespace
 }  // namespace tidemill::workflows

@@ -486,6 +486,22 @@ Status plan_for_data(const RlOptions& options, const TrainedModel& model, RlRun&
   return {};
 }
 
+// Checks that the process can have connections over ZeroMQ to all processes that use it. ZeroMQ
+// ends a process that has no descriptor left for a connection.
+Status check_zmq_files(const PlacementOptions& placement) {
+  const auto over_zmq = [](const auto& role) {
+    return role.transport == TransportChoice::kZmq ? role.processes : 0;
+  };
+  const std::int32_t processes = over_zmq(placement.rollout) + over_zmq(placement.reward);
+  if (processes == 0) {
+    return {};
+  }
+  constexpr std::int64_t kOfTheRun = 64;   // its files, and what ZeroMQ opens besides connections
+  constexpr std::int64_t kPerProcess = 3;  // its connection, the next one, and what watches it
+  return check_files(kOfTheRun + kPerProcess * processes,
+                     "placement: " + std::to_string(processes) + " processes over ZeroMQ");
+}
+
 // Divides the cores among the processes of the run.
 CorePlan plan_cores(const PlacementOptions& placement, const RunEnvironment& run) {
   if (!has_processes(placement)) {
@@ -536,6 +552,7 @@ Status open_places(const RlOptions& options, const RunEnvironment& run, RlRun& o
           "placement: this program cannot start processes; with `processes: 0`, the process of the "
           "run does everything");
     }
+    TIDEMILL_RETURN_IF_ERROR(check_zmq_files(options.placement));
     opened.processes = std::make_unique<LocalProcesses>(LocalProcessesOptions{
         run.directory, *run.worker_program, run.inform, allowed_memory(options.run.device),
         opened.plans.maximum.engine.published_bytes});
