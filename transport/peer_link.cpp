@@ -76,7 +76,7 @@ void PeerLink::Impl::take_frame(const Buffer& frame, const Result<Envelope>& env
   if (!status.ok()) {
     lose_connection(status);
   } else if (session_.state() == PeerSession::State::kDisconnected) {
-    lose_connection({Errc::kUnavailable, "the connection has lost a message"});
+    plan_connection();  // a message is missing
   } else {
     pause_ = options_.first_pause;
   }
@@ -118,7 +118,7 @@ PeerLinkStatus PeerLink::Impl::status() const {
   status.sent_bytes = sent_bytes_;
   status.received_bytes = received_bytes_;
   status.unacknowledged_bytes = session_.unacknowledged_bytes();
-  status.problem = problem_;
+  status.problem = session_.problem();
   return status;
 }
 
@@ -129,8 +129,11 @@ TimePoint PeerLink::Impl::due() const {
 
 // The connection carries nothing any more. Requires the lock.
 void PeerLink::Impl::lose_connection(const Status& why) {
-  problem_ = why.message();
-  session_.disconnect();
+  session_.disconnect(why.message());
+  plan_connection();
+}
+
+void PeerLink::Impl::plan_connection() {
   if (options_.connector != nullptr) {
     connect_at_ = clock_.now() + pause_;
     pause_ = std::min(2 * pause_, options_.max_pause);
@@ -201,10 +204,8 @@ void PeerLink::Impl::note_state() {
   }
   state_ = session_.state();
   since_ = clock_.now();
-  if (state_ == PeerSession::State::kDisconnected && options_.connector != nullptr &&
-      connect_at_ == TimePoint::max()) {
-    lose_connection(
-        {Errc::kUnavailable, "nothing received, or nothing acknowledged, for too long"});
+  if (state_ == PeerSession::State::kDisconnected && connect_at_ == TimePoint::max()) {
+    plan_connection();  // the session has given the connection up
   }
 }
 

@@ -44,6 +44,7 @@ private:
   void collect();
   void deliver(std::unique_lock<std::mutex>& lock);
   void lose_connection(const Status& why);
+  void plan_connection();
   void open_connection(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] TimePoint due() const;
 
@@ -65,7 +66,6 @@ private:
   std::uint64_t received_bytes_ = 0;
   PeerSession::State state_ = PeerSession::State::kDisconnected;  // as last noted
   TimePoint since_;                                               // of `state_`
-  std::string problem_;
   std::unique_ptr<PeerConnection> connection_;  // destroyed first: it uses the rest
 };
 

@@ -8,6 +8,9 @@
 namespace tidemill::transport {
 namespace {
 
+// The problem of a connection that has ended without a reason.
+constexpr const char* kSilence = "nothing received for too long";
+
 std::uint64_t bytes_of(const Buffer& body) {
   return body.size_bytes() + kMessageOverheadBytes;
 }
@@ -102,7 +105,8 @@ void PeerSession::connect(TimePoint now) {
   frame_now_ = true;
 }
 
-void PeerSession::disconnect() {
+void PeerSession::disconnect(const std::string& why) {
+  problem_ = why;
   if (state_ == State::kConnected) {
     state_ = State::kDisconnected;
     in_flight_ = 0;
@@ -182,7 +186,7 @@ void PeerSession::take_message(const Envelope& frame, TimePoint now) {
     ++ignored_;
     frame_now_ = true;  // the peer may have missed the last one
     if (frame.sequence > taken_) {
-      disconnect();  // a message is missing, which only another connection will carry
+      disconnect("the connection has lost a message");  // which only another one will carry
     }
     return;
   }
@@ -218,13 +222,14 @@ void PeerSession::advance(TimePoint now) {
   }
   if (state_ != State::kEnded && now - received_at_ >= options_.max_unreachable) {
     const auto limit = std::chrono::duration_cast<std::chrono::seconds>(options_.max_unreachable);
-    end("nothing received for " + std::to_string(limit.count()) + " s");
+    end("nothing received for " + std::to_string(limit.count()) + " s" +
+        (problem_.empty() || problem_ == kSilence ? "" : "; " + problem_));
   }
   if (state_ == State::kConnected) {
     const bool silent = now - std::max(received_at_, connected_at_) >= options_.max_silence;
     const bool stuck = in_flight_ > 0 && now - progress_at_ >= options_.max_unacknowledged;
     if (silent || stuck) {
-      disconnect();
+      disconnect(silent ? kSilence : "nothing acknowledged for too long");
     }
   }
 }

@@ -130,7 +130,10 @@ public:
   PeerSession& operator=(const PeerSession&) = delete;
 
   [[nodiscard]] State state() const noexcept { return state_; }
-  /// Returns why the session has ended, or success if it has not.
+  /// Returns why the last connection broke or could not be made, or an empty string.
+  [[nodiscard]] const std::string& problem() const noexcept { return problem_; }
+  /// Returns why the session has ended, or success if it has not. If the peer was unreachable, that
+  /// includes the last problem.
   [[nodiscard]] const Status& end_reason() const noexcept { return end_reason_; }
   [[nodiscard]] PeerSessionCounts counts() const noexcept {
     return {last_sent_, resent_, taken_, ignored_, late_replies_};
@@ -149,8 +152,9 @@ public:
   /// Tells the session that there is a new connection to the peer, which replaces any earlier one.
   /// Ignored after the end.
   void connect(TimePoint now);
-  /// Tells the session that its current connection has closed. Not for one that was replaced.
-  void disconnect();
+  /// Tells the session that its current connection has closed, or that none could be made, and why.
+  /// Not for one that was replaced.
+  void disconnect(const std::string& why);
   /// Processes a frame that has arrived on the current connection or an earlier one. Ignored after
   /// the end. If it fails, the peer has broken the rules: the owner closes the connection and calls
   /// `disconnect`. Nothing of the frame then counts.
@@ -192,6 +196,7 @@ private:
   PeerSessionOptions options_;
   State state_ = State::kDisconnected;
   Status end_reason_;
+  std::string problem_;
 
   // Sending.
   std::deque<Pending> pending_;  // by number

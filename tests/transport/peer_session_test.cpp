@@ -228,7 +228,7 @@ TEST_F(PeerSessionTest, GivesUpAConnectionOnWhichAMessageIsMissing) {
   EXPECT_EQ(b_.state(), PeerSession::State::kDisconnected);
   EXPECT_TRUE(b_.take_messages().empty());
   EXPECT_EQ(b_.counts().ignored, 1U);
-  a_.disconnect();
+  a_.disconnect("cut");
   connect();
   exchange();
   EXPECT_EQ(values(b_.take_messages()), (std::vector<std::uint64_t>{1, 2}));
@@ -254,8 +254,8 @@ TEST_F(PeerSessionTest, SendsAgainOnANewConnectionAndDeliversOnce) {
   sent(a_, message_of(2));
   const std::vector<Envelope> frames = a_.take_frames(now_);
   ASSERT_TRUE(b_.receive(frames[0], now_).ok());
-  a_.disconnect();
-  b_.disconnect();
+  a_.disconnect("cut");
+  b_.disconnect("cut");
   sent(a_, message_of(3));
   EXPECT_TRUE(a_.take_frames(now_).empty());
   EXPECT_TRUE(b_.take_frames(now_).empty());
@@ -507,9 +507,24 @@ TEST_F(PeerSessionTest, ASessionThatNeverHearsFromItsPeerEnds) {
     (void)a_.take_frames(now_);
     ASSERT_GT(a_.next_event(), now_);
     wait(std::min<Duration>(a_.next_event() - now_, seconds(1)));
-    a_.disconnect();
+    a_.disconnect("cut");
   }
   EXPECT_EQ(now_, kStart + seconds(30));
+}
+
+// The reason of the end says what the last connection had.
+TEST_F(PeerSessionTest, TheEndNamesTheLastProblem) {
+  connect();
+  exchange();
+  a_.disconnect("the cable was pulled");
+  EXPECT_EQ(a_.problem(), "the cable was pulled");
+  a_.disconnect("no process listens there");
+  wait(seconds(30));
+  EXPECT_EQ(a_.end_reason().to_string(),
+            "unavailable: nothing received for 30 s; no process listens there");
+  wait(seconds(1));
+  EXPECT_EQ(b_.end_reason().to_string(), "unavailable: nothing received for 30 s")
+      << "silence is no reason of its own";
 }
 
 TEST_F(PeerSessionTest, ASessionThatHasEndedDoesNothing) {
@@ -570,7 +585,7 @@ public:
   }
   void on_closed(const Status& /*reason*/) override {
     closed_ = true;
-    session_.disconnect();
+    session_.disconnect("cut");
   }
 
   void step(TimePoint now) {
