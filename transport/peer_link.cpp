@@ -38,6 +38,12 @@ void PeerLink::Impl::release(const IncomingMessage& message) {
   send_due(lock);
 }
 
+void PeerLink::Impl::wake_at(TimePoint time) {
+  std::unique_lock lock(mutex_);
+  wake_at_ = time;
+  send_due(lock);
+}
+
 void PeerLink::Impl::end(const std::string& reason) {
   std::unique_lock lock(mutex_);
   session_.end(reason);
@@ -97,6 +103,10 @@ void PeerLink::Impl::on_closed(PeerConnection& from, const Status& reason) {
 void PeerLink::Impl::advance() {
   std::unique_lock lock(mutex_);
   session_.advance(clock_.now());
+  if (wake_at_ <= clock_.now()) {
+    wake_at_ = TimePoint::max();
+    events_.emplace_back(Room{});
+  }
   settle(lock);
   if (session_.state() == PeerSession::State::kDisconnected && connect_at_ <= clock_.now()) {
     open_connection(lock);
@@ -123,7 +133,10 @@ PeerLinkStatus PeerLink::Impl::status() const {
 }
 
 TimePoint PeerLink::Impl::due() const {
-  const TimePoint next = session_.next_event();
+  if (session_.state() == PeerSession::State::kEnded) {
+    return TimePoint::max();
+  }
+  const TimePoint next = std::min(session_.next_event(), wake_at_);
   return session_.state() == PeerSession::State::kDisconnected ? std::min(next, connect_at_) : next;
 }
 

@@ -38,7 +38,8 @@ public:
   virtual void on_message(const IncomingMessage& message) = 0;
   /// A request gets no reply.
   virtual void on_failure(const FailedRequest& failed) = 0;
-  /// After `send` has failed with `kResourceExhausted`: there is more room now.
+  /// After `send` has failed with `kResourceExhausted`: there is more room now, or the time of
+  /// `PeerLink::wake_at` has come.
   virtual void on_room() = 0;
   /// The session has ended. The last call.
   virtual void on_ended(const Status& reason) = 0;
@@ -85,6 +86,9 @@ public:
   /// Gives the peer the credit of a message back; see `PeerSession::release`. Does not call the
   /// listener.
   void release(const IncomingMessage& message);
+  /// Calls `on_room` at `time`, even if there is no more room, in place of an earlier `wake_at`.
+  /// `TimePoint::max()`: only if there is room. Does not call the listener.
+  void wake_at(TimePoint time);
   /// Ends the session; see `PeerSession::end`.
   void end(const std::string& reason);
   [[nodiscard]] PeerLinkStatus status() const;

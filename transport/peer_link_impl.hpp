@@ -21,6 +21,7 @@ public:
 
   Result<std::uint64_t> send(const OutgoingMessage& message);
   void release(const IncomingMessage& message);
+  void wake_at(TimePoint time);
   void end(const std::string& reason);
   /// Takes a connection. One that was accepted has been started, and `first_frame` has arrived.
   void attach(std::unique_ptr<PeerConnection> connection, const Buffer* first_frame = nullptr);
@@ -61,6 +62,7 @@ private:
   std::deque<Event> events_;              // for the listener
   bool delivering_ = false;               // a thread calls the listener
   bool room_wanted_ = false;              // a message had no room
+  TimePoint wake_at_ = TimePoint::max();  // when the listener wants to try again
   bool ended_ = false;                    // the listener gets to know the end
   std::uint64_t sent_bytes_ = 0;
   std::uint64_t received_bytes_ = 0;

@@ -200,6 +200,10 @@ void PeerLink::release(const IncomingMessage& message) {
   impl_->release(message);
 }
 
+void PeerLink::wake_at(TimePoint time) {
+  impl_->wake_at(time);
+}
+
 void PeerLink::end(const std::string& reason) {
   impl_->end(reason);
 }

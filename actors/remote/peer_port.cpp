@@ -2,6 +2,7 @@
 #include "actors/remote/peer_port.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include <caf/all.hpp>
@@ -153,6 +154,7 @@ void PeerPort::on_failure(const transport::FailedRequest& failed) {
 
 void PeerPort::on_room() {
   const std::lock_guard lock(mutex_);
+  fail_expired();
   send_waiting();
 }
 
@@ -164,6 +166,7 @@ void PeerPort::on_ended(const Status& reason) {
   end_ = reason;
   waiting_.clear();
   waiting_bytes_ = 0;
+  waiting_calls_.clear();
   sent_calls_.clear();
   while (!callers_.empty()) {
     fail(callers_.begin()->first, reason);
@@ -192,8 +195,14 @@ void PeerPort::send(Waiting message, std::unique_lock<std::mutex> lock) {
     return;
   }
   waiting_bytes_ += message.message.body.size_bytes();
+  const std::uint64_t call = message.call;
+  const std::optional<TimePoint> expires = message.message.expires;
   waiting_.push_back(std::move(message));
   send_waiting();
+  if (call != 0 && !waiting_.empty()) {  // then it waits, as the last one
+    waiting_calls_.emplace(*expires, call);
+    wake_for_waiting_calls();
+  }
   if (waiting_bytes_ > kMaxWaitingBytes) {
     transport::PeerLink* const link = link_.get();
     ++num_ending_;
@@ -216,6 +225,11 @@ void PeerPort::send_waiting() {
   while (link_ != nullptr && !waiting_.empty()) {
     Waiting& next = waiting_.front();
     const std::size_t bytes = next.message.body.size_bytes();
+    if (next.call != 0 && !callers_.contains(next.call)) {  // it has failed meanwhile
+      waiting_bytes_ -= bytes;
+      waiting_.pop_front();
+      continue;
+    }
     Result<std::uint64_t> number = link_->send(next.message);
     if (next.message.reply_to != 0 && number.status().code() == Errc::kInvalidArgument) {
       next.message.kind = static_cast<std::uint16_t>(MessageKind::kFailure);
@@ -223,7 +237,11 @@ void PeerPort::send_waiting() {
       number = link_->send(next.message);
     }
     if (number.status().code() == Errc::kResourceExhausted) {
+      wake_for_waiting_calls();
       return;  // `on_room` follows
+    }
+    if (next.call != 0 && !waiting_calls_.empty()) {
+      waiting_calls_.erase({*next.message.expires, next.call});
     }
     if (number.ok() && next.call != 0) {
       sent_calls_.emplace(number.value(), next.call);
@@ -232,6 +250,23 @@ void PeerPort::send_waiting() {
     }
     waiting_bytes_ -= bytes;
     waiting_.pop_front();
+  }
+}
+
+// Lets the link call `on_room` when the first of them fails.
+void PeerPort::wake_for_waiting_calls() {
+  if (link_ != nullptr && !waiting_calls_.empty()) {
+    link_->wake_at(waiting_calls_.begin()->first);
+  }
+}
+
+// Fails the calls that have waited for room until their deadlines.
+void PeerPort::fail_expired() {
+  const TimePoint now = clock_.now();
+  while (!waiting_calls_.empty() && waiting_calls_.begin()->first <= now) {
+    const std::uint64_t call = waiting_calls_.begin()->second;
+    waiting_calls_.erase(waiting_calls_.begin());
+    fail(call, {Errc::kTimeout, "no room for the request before the deadline"});
   }
 }
 

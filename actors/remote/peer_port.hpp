@@ -11,7 +11,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <caf/actor_control_block.hpp>
@@ -48,8 +50,9 @@ using PeerMessagePtr = std::shared_ptr<const PeerMessage>;
 
 /// The messages between the actors of this process and another process.
 ///
-/// Messages that find no room wait in the port, in their order, until there is some. A port that
-/// was opened is closed before it is destroyed.
+/// Messages that find no room wait in the port, in their order, until there is some. A call that
+/// waits for room, too, fails at its deadline, and is then not sent. A port that was opened is
+/// closed before it is destroyed.
 /// Threads: safe to call concurrently.
 class PeerPort final : public transport::PeerLinkListener,
                        public std::enable_shared_from_this<PeerPort> {
@@ -76,6 +79,7 @@ public:
 
   /// Sends a request and returns its number among the calls of this port. `caller` gets
   /// `atom::deliver` with the reply or with a failure, exactly once, unless the port is destroyed.
+  /// It fails at the deadline at the latest, or once the port is opened.
   std::uint64_t call(MessageKind kind, Buffer body, Duration deadline,
                      caf::strong_actor_ptr caller);
   /// Sends a message.
@@ -108,6 +112,8 @@ private:
   void release(const transport::IncomingMessage& message);
   void send(Waiting message, std::unique_lock<std::mutex> lock);
   void send_waiting();
+  void wake_for_waiting_calls();
+  void fail_expired();
   void fail(std::uint64_t call, const Status& why);
 
   const Clock& clock_;
@@ -120,7 +126,8 @@ private:
   caf::strong_actor_ptr receiver_;        // of `open`
   std::vector<Receiver> receivers_ = {};  // of `add_receiver`
   std::deque<Waiting> waiting_;
-  std::uint64_t waiting_bytes_ = 0;  // of their bodies
+  std::uint64_t waiting_bytes_ = 0;                              // of their bodies
+  std::set<std::pair<TimePoint, std::uint64_t>> waiting_calls_;  // when they fail
   std::uint64_t last_call_ = 0;
   std::map<std::uint64_t, caf::strong_actor_ptr> callers_;  // by call
   std::map<std::uint64_t, std::uint64_t> sent_calls_;       // calls, by the number of their message

@@ -209,6 +209,61 @@ TEST_F(PeerPortTest, MessagesForASlowReceiverWaitInTheirOrder) {
   EXPECT_TRUE(at_owner_.closed.empty());
 }
 
+// Requests and replies that were processed leave the credit of both directions as it was.
+TEST_F(PeerPortTest, CallsNeverRunOutOfCredit) {
+  auto& session = peers_->session();
+  session.max_body_bytes = 1000;
+  session.send_bytes = session.receive_bytes = 4000;
+  open();
+  Received& caller = callers_.emplace_back();
+  const caf::strong_actor_ptr caller_handle = receiver(caller);
+  for (std::uint64_t i = 0; i < 100; ++i) {
+    ports_.worker->call(MessageKind::kLease, numbered(i, 900), 10s, caller_handle);
+    drain();
+    ASSERT_EQ(numbers(at_owner_), std::vector{i});
+    ports_.owner->reply(at_owner_.messages[0]->number, MessageKind::kLeaseReply, numbered(i, 900));
+    at_owner_.messages.clear();
+    drain();
+    ASSERT_EQ(numbers(caller), std::vector{i});
+    caller.messages.clear();
+    drain();
+  }
+}
+
+TEST_F(PeerPortTest, ACallThatWaitsForRoomFailsAtItsDeadlineAndIsNotSent) {
+  auto& session = peers_->session();
+  session.max_body_bytes = 1000;
+  session.send_bytes = session.receive_bytes = 4000;
+  open();
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    ports_.worker->tell(MessageKind::kLogLine, numbered(i, 900));  // the session keeps two of them
+  }
+  Received& caller = callers_.emplace_back();
+  const caf::strong_actor_ptr handle = receiver(caller);
+  const std::uint64_t late = ports_.worker->call(MessageKind::kAck, numbered(10, 900), 20s, handle);
+  const std::uint64_t early =
+      ports_.worker->call(MessageKind::kAck, numbered(11, 900), 10s, handle);
+  ports_.worker->call(MessageKind::kAck, numbered(12, 900), 60s, handle);
+  for (const auto& [call, deadline] : {std::pair(early, 10s), std::pair(late, 10s)}) {
+    wait(deadline - 100ms);
+    EXPECT_TRUE(caller.messages.empty());
+    wait(100ms);
+    ASSERT_EQ(caller.messages.size(), 1U);
+    EXPECT_EQ(caller.messages[0]->call, call);
+    EXPECT_EQ(caller.messages[0]->failure.code(), Errc::kTimeout);
+    caller.messages.clear();
+  }
+  std::vector<std::uint64_t> arrived;
+  for (int round = 0; round < 10; ++round) {
+    const std::vector<std::uint64_t> some = numbers(at_owner_);
+    arrived.insert(arrived.end(), some.begin(), some.end());
+    at_owner_.messages.clear();
+    drain();
+  }
+  EXPECT_THAT(arrived, ElementsAre(0, 1, 2, 3, 12));
+  EXPECT_TRUE(caller.messages.empty());
+}
+
 TEST_F(PeerPortTest, APeerThatReadsNothingLosesItsLink) {
   open();
   const Buffer large = Buffer::adopt(std::vector<std::byte>(transport::kMaxBodyBytes), DType::kU8);
