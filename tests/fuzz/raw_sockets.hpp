@@ -9,6 +9,7 @@
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
+#include <span>
 #include <string_view>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -40,6 +41,21 @@ public:
 private:
   std::string_view rest_;
 };
+
+/// Repeats a system call that a signal interrupts. libFuzzer has a timer.
+template <class Call>
+ssize_t uninterrupted(Call call) {
+  ssize_t result = 0;
+  do {
+    result = call();
+  } while (result < 0 && errno == EINTR);
+  return result;
+}
+
+/// Receives a packet, or the next bytes. Returns their number, and 0 or less at the end.
+inline ssize_t receive_raw(int socket, std::span<char> bytes) {
+  return uninterrupted([&] { return ::recv(socket, bytes.data(), bytes.size(), 0); });
+}
 
 /// Returns a memory file with this content and these seals.
 inline UniqueFd memory_of(std::string_view content, std::size_t size, int seals) {
@@ -97,7 +113,7 @@ inline bool send_raw(int socket, std::string_view content, const std::vector<int
     header->cmsg_len = CMSG_LEN(bytes);
     std::memcpy(CMSG_DATA(header), descriptors.data(), bytes);
   }
-  return ::sendmsg(socket, &message, MSG_NOSIGNAL) >= 0;
+  return uninterrupted([&] { return ::sendmsg(socket, &message, MSG_NOSIGNAL); }) >= 0;
 }
 
 }  // namespace tidemill::fuzz

@@ -36,7 +36,7 @@ constexpr Row kRows[] = {
     {"own_files", own_files, 0, 8, 0},
     {"run_file", run_file, 3, 5, 3},
     {"safetensors", safetensors, 1, 15, 0},
-    {"segment_handshake", segment_handshake, 0, 26, 1},
+    {"segment_handshake", segment_handshake, 0, 25, 2},
     {"shard_index", shard_index, 1, 7, 0},
     {"shm_handshake", shm_handshake, 0, 24, 0},
     {"tinker_request", tinker_request, 0, 26, 0},

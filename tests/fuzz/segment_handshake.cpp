@@ -4,7 +4,10 @@
 // with its size, a byte that chooses its descriptors, and its content.
 #include <array>
 #include <chrono>
+#include <cstddef>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -43,6 +46,11 @@ ReaderToken token() {
 std::filesystem::path socket_path() {
   static const test::TemporaryDirectory directory(test::memory_directory_path());
   return directory.path() / "s";
+}
+
+std::ptrdiff_t num_descriptors() {
+  const std::filesystem::directory_iterator files("/proc/self/fd");
+  return std::distance(begin(files), end(files));
 }
 
 // -- a reader that breaks the rules ---------------------------------------------------------------
@@ -142,9 +150,10 @@ UniqueFd segment_of(unsigned kind, std::string_view content) {
 
 // Sends the packets of the input. Those after the first wait for a message of the reader.
 void serve_with(int listener, InputReader input) {
-  const UniqueFd client(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
-  std::array<std::byte, segment_wire::kMaxPacketBytes> message{};
-  bool goes_on = ::recv(client.get(), message.data(), message.size(), 0) > 0;  // the hello
+  const UniqueFd client(static_cast<int>(
+      uninterrupted([&] { return ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC); })));
+  std::array<char, segment_wire::kMaxPacketBytes> message{};
+  bool goes_on = receive_raw(client.get(), message) > 0;  // the hello
   for (bool first = true; goes_on && !input.empty(); first = false) {
     const std::size_t size = input.byte();
     const unsigned choice = input.byte();
@@ -157,7 +166,7 @@ void serve_with(int listener, InputReader input) {
     }
     goes_on = send_raw(client.get(), content, descriptors);
     if (first && goes_on) {
-      goes_on = ::recv(client.get(), message.data(), message.size(), 0) > 0;
+      goes_on = receive_raw(client.get(), message) > 0;
     }
   }
   // If the reader still waits, only the end of the connection ends that. Otherwise it may resolve
@@ -208,12 +217,14 @@ void serve_to_reader(InputReader input) {
 }  // namespace
 
 void segment_handshake(std::string_view input) {
+  const std::ptrdiff_t before = num_descriptors();
   InputReader reader(input);
   if (reader.byte() % 2 == 0) {
     read_with(reader);
   } else {
     serve_to_reader(reader);
   }
+  require(num_descriptors() == before, "no descriptor is left open");
 }
 
 }  // namespace tidemill::fuzz

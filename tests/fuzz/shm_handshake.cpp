@@ -138,7 +138,9 @@ void connect_with(Host& host, InputReader input) {
   // The acceptor takes an empty packet for the end of the connection.
   (void)send_raw(socket.get(), hello, descriptors);
   shm::HelloReply reply;
-  const ssize_t size = ::recv(socket.get(), &reply, sizeof(reply), 0);
+  std::array<char, sizeof(reply)> bytes{};
+  const ssize_t size = receive_raw(socket.get(), bytes);
+  std::memcpy(&reply, bytes.data(), bytes.size());
   if (size <= 0) {
     require(!host.has_accepted(), "a connection that was closed is not accepted");
     return;

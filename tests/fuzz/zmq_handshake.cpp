@@ -58,13 +58,26 @@ std::string part(std::string_view content, bool more) {
 }
 
 bool write_all(int socket, std::string_view bytes) {
-  return ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
-         static_cast<ssize_t>(bytes.size());
+  while (!bytes.empty()) {
+    const ssize_t size =
+        uninterrupted([&] { return ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL); });
+    if (size <= 0) {
+      return false;
+    }
+    bytes.remove_prefix(static_cast<std::size_t>(size));
+  }
+  return true;
 }
 
 bool read_all(int socket, std::span<char> bytes) {
-  return ::recv(socket, bytes.data(), bytes.size(), MSG_WAITALL) ==
-         static_cast<ssize_t>(bytes.size());
+  while (!bytes.empty()) {
+    const ssize_t size = receive_raw(socket, bytes);
+    if (size <= 0) {
+      return false;
+    }
+    bytes = bytes.subspan(static_cast<std::size_t>(size));
+  }
+  return true;
 }
 
 // Returns the content of the next message that is no command, or nothing at the end.
@@ -206,7 +219,7 @@ void send_bytes(Host& host, const InputReader& input) {
   (void)write_all(socket.get(), input.rest());
   ::shutdown(socket.get(), SHUT_WR);
   std::array<char, 256> reply{};
-  while (::recv(socket.get(), reply.data(), reply.size(), 0) > 0) {
+  while (receive_raw(socket.get(), reply) > 0) {
   }
 }
 

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Servers with clients that break the rules. None of them affects another connection.
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <fcntl.h>
+#include <filesystem>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -418,6 +422,39 @@ TEST_F(SegmentServerTest, ConnectingFailsWithoutAServer) {
   const Status status = SegmentReader::connect(options).status();
   EXPECT_EQ(status.code(), Errc::kUnavailable);
   EXPECT_NE(status.message().find("did not respond in time"), std::string::npos);
+}
+
+// The space for one descriptor has room for two.
+TEST(SegmentWire, DescriptorsBeyondOneAreClosedAndRefused) {
+  const auto num_open = [] {
+    const std::filesystem::directory_iterator files("/proc/self/fd");
+    return std::distance(begin(files), end(files));
+  };
+  std::array<int, 2> pair{};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()), 0);
+  const UniqueFd sender(pair[0]);
+  const UniqueFd receiver(pair[1]);
+  const auto before = num_open();
+  for (const std::size_t count : {2U, 3U}) {
+    char text = 'x';
+    iovec part{&text, 1};
+    alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(3 * sizeof(int))> control{};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = CMSG_SPACE(count * sizeof(int));
+    cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(count * sizeof(int));  // of descriptor 0, several times
+    ASSERT_EQ(::sendmsg(sender.get(), &message, 0), 1);
+    const auto packet = std::make_unique<Packet>();
+    EXPECT_EQ(segment_wire::receive_packet(receiver.get(), Descriptors::kOne, *packet),
+              Transfer::kMalformed);
+    EXPECT_FALSE(packet->descriptor.is_open());
+    EXPECT_EQ(num_open(), before) << count;
+  }
 }
 
 // A reader closes a connection whose server breaks the rules.

@@ -10,7 +10,27 @@
 namespace tidemill::transport::segment_wire {
 namespace {
 
+// Because of its alignment, the space for one descriptor holds two.
 constexpr std::size_t kControlBytes = CMSG_SPACE(sizeof(int));
+
+// Keeps the last descriptor of a message and closes those before it. Returns their number.
+std::size_t take_descriptors(msghdr& message, UniqueFd& last) {
+  std::size_t count = 0;
+  for (cmsghdr* rights = CMSG_FIRSTHDR(&message); rights != nullptr;
+       rights = CMSG_NXTHDR(&message, rights)) {
+    if (rights->cmsg_level != SOL_SOCKET || rights->cmsg_type != SCM_RIGHTS) {
+      continue;
+    }
+    const std::size_t bytes = rights->cmsg_len - CMSG_LEN(0);
+    for (std::size_t at = 0; at + sizeof(int) <= bytes; at += sizeof(int)) {
+      int descriptor = -1;
+      std::memcpy(&descriptor, CMSG_DATA(rights) + at, sizeof(descriptor));
+      last = UniqueFd(descriptor);
+      ++count;
+    }
+  }
+  return count;
+}
 
 Transfer failed_transfer() {
   return errno == EAGAIN || errno == EWOULDBLOCK ? Transfer::kWouldBlock : Transfer::kClosed;
@@ -59,14 +79,9 @@ Transfer receive_packet(int socket, Descriptors allowed, Packet& packet) {
   }
   packet.size = static_cast<std::size_t>(received);
   packet.descriptor.reset();
-  const cmsghdr* const rights = allowed == Descriptors::kOne ? CMSG_FIRSTHDR(&header) : nullptr;
-  if (rights != nullptr && rights->cmsg_level == SOL_SOCKET && rights->cmsg_type == SCM_RIGHTS &&
-      rights->cmsg_len == CMSG_LEN(sizeof(int))) {
-    int descriptor = -1;
-    std::memcpy(&descriptor, CMSG_DATA(rights), sizeof(descriptor));
-    packet.descriptor = UniqueFd(descriptor);
-  }
-  if ((header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+  const std::size_t num_descriptors = take_descriptors(header, packet.descriptor);
+  if ((header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 || num_descriptors > 1) {
+    packet.descriptor.reset();
     return Transfer::kMalformed;
   }
   // The end of the connection reads as an empty packet; no message is empty.
