@@ -132,7 +132,7 @@ class Checker:
     def command(self, suite):
         program = next(path for path in self.build.glob(f"tests/**/{suite}") if path.is_file())
         return [str(program), *([f"--seeds={self.seeds}", "--max-failures=1"] if suite == "sim_soak"
-                                else ["--gtest_brief=1"])]
+                                else ["--gtest_brief=1", "--gtest_fail_fast"])]
 
     def run(self, suite):
         """Runs a test program. Returns its first failure, or None."""
