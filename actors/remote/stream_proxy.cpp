@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The proxy of a stream in another process: encodes requests, and decodes the replies to them.
+// Rows that do not fit into a message are charged with that, here and at the gate.
 #include <map>
+#include <string>
 #include <utility>
 #include <variant>
 
@@ -40,6 +42,28 @@ caf::result<storage::Settlement> settle(Self self, MessageKind kind, Buffer body
               self->make_response_promise<storage::Settlement>());
 }
 
+// Acknowledges rows. If they do not fit into one message, they count as failed: their leases would
+// only end, so the rows would come back for ever.
+caf::result<storage::Settlement> acknowledge(Self self, const AckRequest& request) {
+  Buffer body = to_wire(request);
+  if (body.size_bytes() <= transport::kMaxBodyBytes) {
+    return settle(self, MessageKind::kAck, std::move(body));
+  }
+  LeaseUpdate failed{.task = request.task, .consumer = request.consumer};
+  failed.release = storage::Release::kFailed;
+  failed.reason = "an acknowledgement of " + std::to_string(request.rows.size()) + " rows with " +
+                  std::to_string(body.size_bytes()) +
+                  " bytes is too large for one message (at most " +
+                  std::to_string(transport::kMaxBodyBytes) + ")";
+  for (const storage::HeldRow& row : request.rows) {
+    failed.rows.push_back({row.lease});
+  }
+  // The reply comes to this actor, which ignores it: it is none to a request of the consumer.
+  self->state.port->call(MessageKind::kNack, to_wire(failed), kReplyMargin,
+                         caf::actor_cast<caf::strong_actor_ptr>(self));
+  return to_caf_error(invalid_argument(failed.reason));
+}
+
 // Fulfills the promise with the reply, if that is a message of `kind`.
 template <class Reply>
 void fulfill(caf::typed_response_promise<Reply>& promise, MessageKind kind,
@@ -72,9 +96,7 @@ StreamProxyActor::behavior_type stream_proxy(Self self, std::shared_ptr<PeerPort
         return call(self, MessageKind::kLease, to_wire(request), request.wait + kReplyMargin,
                     self->make_response_promise<LeaseReply>());
       },
-      [self](atom::ack, const AckRequest& request) {
-        return settle(self, MessageKind::kAck, to_wire(request));
-      },
+      [self](atom::ack, const AckRequest& request) { return acknowledge(self, request); },
       [self](atom::nack, const LeaseUpdate& update) {
         return settle(self, MessageKind::kNack, to_wire(update));
       },

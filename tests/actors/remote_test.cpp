@@ -462,6 +462,32 @@ TEST_F(LargeLeaseTest, ARowThatIsTooLargeAloneFailsAndTheOthersAreLeft) {
   EXPECT_THAT(ids_of(stream_->nacks[1]), ElementsAre(1, 2));
 }
 
+// The rows of an acknowledgement that is too large are charged with it, so they do not come back
+// for ever.
+TEST_F(LargeLeaseTest, RowsOfAnAcknowledgementThatIsTooLargeFail) {
+  start(0);
+  actors::AckRequest ack{actors::task_id(SampleTask::kReward), "reward-0", {}};
+  for (const std::uint64_t id : {7, 8}) {
+    const Buffer cell = Buffer::adopt(std::vector<std::byte>(9 << 20U), DType::kU8);
+    ack.rows.push_back({{{id}, 0, 1}, {{{0}, cell}}, {}});
+  }
+  const auto reply = ask<Settlement>(process().stream(), atom::ack_v, ack);
+  drain();
+  EXPECT_TRUE(stream_->acks.empty());
+  ASSERT_EQ(stream_->nacks.size(), 1U);
+  EXPECT_EQ(stream_->nacks[0].task, ack.task);
+  EXPECT_EQ(stream_->nacks[0].consumer, "reward-0");
+  EXPECT_EQ(stream_->nacks[0].release, storage::Release::kFailed);
+  EXPECT_THAT(ids_of(stream_->nacks[0]), ElementsAre(7, 8));
+  EXPECT_TRUE(stream_->nacks[0].rows[0].columns.empty());
+  EXPECT_THAT(stream_->nacks[0].reason,
+              ::testing::MatchesRegex("an acknowledgement of 2 rows with [0-9]+ bytes is too large "
+                                      "for one message \\(at most 16776960\\)"));
+  EXPECT_EQ(reply.status().code(), Errc::kInvalidArgument);
+  EXPECT_EQ(reply.status().message(), stream_->nacks[0].reason);
+  EXPECT_EQ(reply.count(), 1);
+}
+
 // The stream refuses to take back a part of a group from a task that takes groups.
 TEST_F(LargeLeaseTest, GroupsAreGivenBackAsAWhole) {
   const auto reply = lease_rows(SampleTask::kAdvantage,
