@@ -12,6 +12,8 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <string>
 #include <thread>
@@ -182,6 +184,26 @@ TEST_P(WorkerProcessesTest, AreShownAndWrongNumbersAreRefused) {
   ASSERT_TRUE(over.has_value()) << "hangs";
   EXPECT_NE(over->err.find("no run with several processes is in progress here"), std::string::npos)
       << over->err;
+
+// A process that is killed leaves its sockets, and perhaps one that has no final name yet.
+TEST_P(WorkerProcessesTest, ARunThatWasKilledLeavesNoSocketsBehindItsResume) {
+  RunFolder folder;
+  folder.write_rows();
+  folder.write("run.yaml", small_rl_run(kRun, kFixedSchedule));
+  const std::filesystem::path sockets = folder.path() / "runs" / kRun / "sockets";
+  {
+    ProgramRun run(folder.path(), tidemill(placed({"run", "run.yaml"}, GetParam())));
+    ASSERT_TRUE(run.wait_for_error_text("reward processes:"));
+    ASSERT_TRUE(wait_until([&] { return std::filesystem::exists(sockets / GetParam()); }, kHang));
+    run.send(SIGKILL);
+    ASSERT_TRUE(run.finish().has_value()) << "hangs";
+  }
+  ASSERT_TRUE(std::filesystem::exists(sockets / GetParam()));
+  std::ofstream(sockets / ".zmq-0123456789abcdef").close();
+  const auto ended = folder.run({"resume", "runs/" + std::string(kRun)});
+  ASSERT_TRUE(ended.has_value()) << "hangs";
+  ASSERT_EQ(ended->code, 0) << ended->describe();
+  EXPECT_FALSE(std::filesystem::exists(sockets));
 }
 
 // What was done to the processes of the runs.
