@@ -325,7 +325,7 @@ protected:
   // Sends a message that overtakes the one that is reordered.
   void overtake() {
     if (hit_sender_ == 0) {
-      ports_.owner->tell(MessageKind::kStopWorker, to_wire(actors::StartedWorker{"nobody", 9}));
+      ports_.owner->tell(MessageKind::kStopWorker, to_wire(actors::StartedWorker{"missing-0", 9}));
     } else {
       ports_.worker->tell(MessageKind::kLogLine, to_wire(actors::LogLine{"next"}));
     }
