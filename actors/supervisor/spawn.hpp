@@ -68,6 +68,9 @@ struct WorkerSpec {
   std::function<caf::actor()> spawn;
   std::string kind = {};  // the workers of a kind can replace each other
   FailurePolicy on_failure = FailurePolicy::kRestart;
+  /// The process in which it works, as its failure names that process; empty: that of the run. The
+  /// end of a process gets one line in the log, not one for each of its workers.
+  std::string process = {};
 };
 
 /// An actor of the core.

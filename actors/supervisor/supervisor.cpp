@@ -87,6 +87,8 @@ struct SupervisorState {
   std::vector<AddedWorker> added;
   std::map<std::string, std::uint32_t> last_added;  // the number of the last one, by kind
   std::set<std::string> removed;
+  // Workers that end with a process whose end is in the log, and its reason.
+  std::map<std::string, std::string> explained;
   std::uint32_t incarnation = 0;
   std::uint32_t failures = 0;  // in a row, without a commit in between
   std::uint64_t last_commit = 0;
@@ -122,6 +124,7 @@ void prepare(Self self) {
 void forget_parts(SupervisorState& state) {
   state.parts = {};
   state.specs.clear();
+  state.explained.clear();
 }
 
 Status cancelled_status() {
@@ -139,6 +142,7 @@ void end_run(Self self, Result<RunSummary> result) {
 void spawn_worker(Self self, const WorkerSpec& spec) {
   const caf::actor worker = spec.spawn();
   self->state.workers.emplace_back(worker.address(), spec.name);
+  self->state.explained.erase(spec.name);
   self->monitor(worker);
 }
 
@@ -275,6 +279,30 @@ void forget_worker(Self self, const std::string& name) {
   }
 }
 
+// Logs the end of a worker, unless that of its process is in the log already.
+void log_worker_end(Self self, const std::string& name, const Status& why, const WorkerEnd& end) {
+  auto& state = self->state;
+  if (const auto explained = state.explained.extract(name);
+      !explained.empty() && explained.mapped() == why.message()) {
+    return;
+  }
+  const auto spec = std::ranges::find(state.specs, name, &WorkerSpec::name);
+  std::size_t others = 0;
+  if (end.action == WorkerEnd::Action::kRestart && spec != state.specs.end() &&
+      !spec->process.empty() && why.message().starts_with(spec->process + ": ")) {
+    for (const auto& [address, running] : state.workers) {
+      const auto other = std::ranges::find(state.specs, running, &WorkerSpec::name);
+      if (other != state.specs.end() && other->process == spec->process) {
+        state.explained[running] = why.message();
+        ++others;
+      }
+    }
+  }
+  state.deps.log(others == 0 ? end.note
+                             : why.message() + "; its " + std::to_string(others + 1) +
+                                   " workers will be restarted");
+}
+
 void on_worker_down(Self self, const std::string& name, const caf::error& reason) {
   auto& state = self->state;
   if (state.phase != Phase::kRunning) {
@@ -282,13 +310,14 @@ void on_worker_down(Self self, const std::string& name, const caf::error& reason
     return;
   }
   const bool known = state.table.find(name) != nullptr;
-  WorkerEnd end = state.table.ended(name, from_caf_error(reason), self->clock().now());
+  const Status why = from_caf_error(reason);
+  WorkerEnd end = state.table.ended(name, why, self->clock().now());
   if (end.action == WorkerEnd::Action::kFailRun) {
     end_after_failure(self, std::move(end.failure));
     return;
   }
   if (!end.note.empty()) {
-    state.deps.log(end.note);
+    log_worker_end(self, name, why, end);
   }
   if (state.parts.release) {
     state.parts.release(name);

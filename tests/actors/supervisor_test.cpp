@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests the contract of actors/supervisor/spawn.hpp: every transition of the table in
 // supervisor.cpp.
+#include <array>
 #include <chrono>
 #include <map>
 #include <string>
@@ -95,7 +96,7 @@ protected:
               helpers_spawned_.push_back(name);
               return parts_[name] = spawn_helper(name);
             },
-            "helper", helper_policy_};
+            "helper", helper_policy_, processes_of_helpers_[number % 2]};
   }
   // Spawns a worker that can be drained.
   caf::actor spawn_helper(const std::string& name) {
@@ -151,6 +152,7 @@ protected:
   bool spare_part_ = false;
   std::size_t max_workers_ = 256;
   std::uint32_t num_helpers_ = 0;
+  std::array<std::string, 2> processes_of_helpers_;  // of those with even and odd numbers
   actors::FailurePolicy helper_policy_ = actors::FailurePolicy::kRestart;
   std::vector<std::string> helpers_spawned_;
   std::vector<std::string> drained_;
@@ -283,6 +285,30 @@ TEST_F(SupervisorTest, ATerminatedWorkerIsRestartedAndItsLeasesAreReleased) {
   EXPECT_EQ(spawned_, 1);  // the run continues
   ASSERT_EQ(log_.size(), 1U);
   EXPECT_EQ(log_[0], "worker died and will be restarted: broken");
+}
+
+TEST_F(SupervisorTest, TheEndOfAProcessGetsOneLine) {
+  num_helpers_ = 5;
+  processes_of_helpers_ = {"process 0", "process 1"};
+  start();
+  const Status killed(Errc::kUnavailable, "process 0: killed by signal 9 (Killed)");
+  for (int round = 0; round < 2; ++round) {
+    SCOPED_TRACE(round);
+    log_.clear();
+    end("helper-4", killed);
+    end("helper-0", killed);
+    end("helper-1", {Errc::kInternal, "process 1: broken"});
+    end("helper-2", {Errc::kInternal, "no memory"});  // a reason of its own
+    EXPECT_EQ(log_, (std::vector<std::string>{
+                        "process 0: killed by signal 9 (Killed); its 3 workers will be restarted",
+                        "process 1: broken; its 2 workers will be restarted",
+                        "helper-2 died and will be restarted: no memory"}));
+    advance(200ms);
+    advance(200ms);
+  }
+  log_.clear();
+  end("helper-3", {Errc::kInternal, "broken"});
+  EXPECT_EQ(log_, (std::vector<std::string>{"helper-3 died and will be restarted: broken"}));
 }
 
 TEST_F(SupervisorTest, TheDelayDoublesWithEachTerminationInARow) {

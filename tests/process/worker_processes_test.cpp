@@ -184,6 +184,7 @@ TEST_P(WorkerProcessesTest, AreShownAndWrongNumbersAreRefused) {
   ASSERT_TRUE(over.has_value()) << "hangs";
   EXPECT_NE(over->err.find("no run with several processes is in progress here"), std::string::npos)
       << over->err;
+}
 
 // A process that is killed leaves its sockets, and perhaps one that has no final name yet.
 TEST_P(WorkerProcessesTest, ARunThatWasKilledLeavesNoSocketsBehindItsResume) {

@@ -123,8 +123,17 @@ public:
   [[nodiscard]] std::string worker_name(std::uint32_t number) const {
     return options_.role + "-" + std::to_string(number);
   }
+  // Returns the name of the process in which the worker will start.
+  [[nodiscard]] std::string process_of(std::uint32_t number) {
+    const std::lock_guard lock(mutex_);
+    return process_name(place(number));
+  }
 
 private:
+  [[nodiscard]] std::string process_name(std::uint32_t index) const {
+    return options_.role + " process " + std::to_string(index);
+  }
+
   // Returns the index of a worker's process: that of its last start, or the one with the fewest
   // workers.
   std::uint32_t place(std::uint32_t worker) {
@@ -184,7 +193,7 @@ private:
 
   ProcessPtr open(std::uint32_t index, std::uint32_t starts) {
     auto process = std::make_shared<Process>();
-    process->name = options_.role + " process " + std::to_string(index);
+    process->name = process_name(index);
     process->starts = starts;
     process->port = std::make_shared<PeerPort>(hub_.clock());
     WorkerGateDeps deps;
@@ -285,8 +294,10 @@ WorkerFactory remote_worker_factory(caf::actor_system& system, ProcessHub& hub,
   }
   return {options.role, options.workers, [processes, role = options.role](std::uint32_t number) {
             const StartWorker worker{processes->worker_name(number), role, number};
-            return WorkerSpec{worker.name, [processes, worker] { return processes->start(worker); },
-                              role};
+            WorkerSpec spec{worker.name, [processes, worker] { return processes->start(worker); },
+                            role};
+            spec.process = processes->process_of(number);
+            return spec;
           }};
 }
 
