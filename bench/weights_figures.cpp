@@ -164,7 +164,9 @@ Result<WeightsFigure> measure_weights(const WeightsMeasure& how) {
   options.max_bytes = 4 * how.bytes;
   options.max_free_bytes = 4 * how.bytes;
   transport::SegmentPool pool(options);
-  TIDEMILL_ASSIGN_OR_RETURN(const auto server, transport::SegmentServer::listen(pool, {path}));
+  transport::SegmentServerOptions serving;
+  serving.path = path;
+  TIDEMILL_ASSIGN_OR_RETURN(const auto server, transport::SegmentServer::listen(pool, serving));
   for (std::uint32_t i = 1; i <= how.readers; ++i) {
     const auto reader = reader_options(path, i);
     TIDEMILL_RETURN_IF_ERROR(pool.add_reader({i, reader.token, 4 * how.bytes}));

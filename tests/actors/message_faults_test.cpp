@@ -21,6 +21,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "actors/remote/peer_reply.hpp"
+#include "actors/remote/remote_device.hpp"
 #include "actors/remote/serving.hpp"
 #include "actors/remote/spawn.hpp"
 #include "actors/stream/sample_columns.hpp"
@@ -55,6 +57,7 @@ std::string name_of(MessageKind kind) {
     case MessageKind::kAdapters: return "Adapters";
     case MessageKind::kAdapterList: return "AdapterList";
     case MessageKind::kServingEnded: return "ServingEnded";
+    case MessageKind::kStartDevice: return "StartDevice";
     case MessageKind::kStartWorker: return "StartWorker";
     case MessageKind::kDrainWorker: return "DrainWorker";
     case MessageKind::kStopWorker: return "StopWorker";
@@ -149,6 +152,15 @@ protected:
     deps.on_end = [this](const std::string&) { ++host_ends_; };
     host_ = keep(actors::spawn_worker_host(system(), std::move(deps)));
     keep(actors::spawn_serving_gate(system(), {ports.worker, device_handle_, buffers_, &port()}));
+    actors::DeviceHostDeps device;
+    device.port = ports.worker;
+    device.work = &port();
+    device.open = [this](const actors::StartDevice&) {
+      ++device_starts_;
+      return actors::OpenedDevice{buffers_,
+                                  [this] { return actors::ServingActor(device_handle_); }};
+    };
+    keep(actors::spawn_device_host(system(), std::move(device)));
     peers_->open(ports, caf::actor_cast<caf::strong_actor_ptr>(gate_),
                  caf::actor_cast<caf::strong_actor_ptr>(host_));
     worker_ = keep(actors::spawn_remote_worker(system(), gate_, {"reward-0", "reward", 0}));
@@ -252,6 +264,22 @@ protected:
     const auto exit = exit_of(serving_);
     kill(device_handle_);
     count([exit] { return exit->has_value() ? 1 : 0; });
+  }
+  void start_device() {
+    const auto replies = std::make_shared<std::vector<Status>>();
+    const auto caller = keep(system().spawn([replies](caf::event_based_actor*) {
+      return caf::behavior{[replies](atom::deliver, const actors::PeerMessagePtr& reply) {
+        replies->push_back(actors::failure_of(*reply));
+      }};
+    }));
+    ports_.owner->call(MessageKind::kStartDevice, to_wire(actors::StartDevice{}),
+                       actors::kDeviceStartDeadline,
+                       caf::actor_cast<caf::strong_actor_ptr>(caller));
+    replies_ = [replies] { return static_cast<int>(replies->size()); };
+    status_ = [replies] {
+      return replies->empty() ? Status(Errc::kTimeout, "no reply yet") : replies->front();
+    };
+    count([this] { return device_starts_; });
   }
   void start_worker() {
     request<actors::WorkerStatus>(gate_, atom::start_v,
@@ -452,6 +480,7 @@ protected:
   std::optional<TimePoint> hit_at_;  // when the fault came
   std::uint32_t hit_sender_ = 0;     // who has sent the frame
   bool cut_off_ = false;
+  int device_starts_ = 0;
   bool overtaken_ = false;
   std::optional<TimePoint> done_at_;
 };
@@ -481,6 +510,8 @@ const std::vector<MessageFaultTest::Row>& MessageFaultTest::rows() {
       {Kind::kAdapterList, Kind::kAdapters, Kind::kAdapterList, &Test::adapters,
        actors::kRemoteChangeDeadline},
       {Kind::kServingEnded, Kind::kServingEnded, std::nullopt, &Test::end_serving},
+      {Kind::kStartDevice, Kind::kStartDevice, Kind::kDone, &Test::start_device,
+       actors::kDeviceStartDeadline},
       {Kind::kStartWorker, Kind::kStartWorker, Kind::kDone, &Test::start_worker,
        actors::kWorkerStartDeadline},
       {Kind::kDrainWorker, Kind::kDrainWorker, std::nullopt, &Test::drain_worker},
