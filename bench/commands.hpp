@@ -14,6 +14,9 @@ namespace tidemill::bench {
 /// Makes the command `serve`, which measures a running server.
 [[nodiscard]] std::unique_ptr<launcher::Command> make_serve_command();
 
+/// Makes the command `store`, which measures the control plane of a stream.
+[[nodiscard]] std::unique_ptr<launcher::Command> make_store_command();
+
 /// Makes the command `transport`, which measures messages between processes.
 [[nodiscard]] std::unique_ptr<launcher::Command> make_transport_command();
 

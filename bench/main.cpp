@@ -13,6 +13,7 @@ int main(int argc, char** argv) {
   std::vector<std::unique_ptr<tidemill::launcher::Command>> commands;
   commands.push_back(tidemill::bench::make_engine_command());
   commands.push_back(tidemill::bench::make_serve_command());
+  commands.push_back(tidemill::bench::make_store_command());
   commands.push_back(tidemill::bench::make_transport_command());
   commands.push_back(tidemill::bench::make_weights_command());
   return tidemill::launcher::run_program(arguments, commands, std::cout, std::cerr);

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/store_figures.hpp"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <memory>
+#include <utility>
+
+#include "base/check.hpp"
+#include "base/random.hpp"
+#include "storage/stream/stream_index.hpp"
+
+namespace tidemill::bench {
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+
+constexpr storage::ColumnId kPrompt{0};
+constexpr storage::ColumnId kResponse{1};
+constexpr storage::TaskId kConsume{0};
+constexpr const char* kConsumer = "consumer-0";
+
+// A figure before it is measured.
+struct StoreSize {
+  const char* name;
+  std::uint64_t live_rows;
+};
+constexpr std::array<StoreSize, 4> kSizes{{{"store_rows_1k", 1'000},
+                                           {"store_rows_100k", 100'000},
+                                           {"store_rows_1m", 1'000'000},
+                                           {"store_rows_10m", 10'000'000}}};
+
+// A stream of prompts that wait for their responses, and one task that trains on them.
+storage::StreamOptions stream_options() {
+  storage::StreamOptions options;
+  options.columns = {{"prompt"}, {"response"}};
+  options.tasks = {{"consume", {"response"}, {}}};
+  options.tasks[0].max_staleness = 1;
+  return options;
+}
+
+// A stream index that always holds the same number of rows between two calls.
+class MeasuredStore {
+public:
+  MeasuredStore(std::uint64_t live_rows, StoreOrder order)
+      : index_(storage::StreamIndex::create(stream_options()).value()),
+        order_(order),
+        random_(live_rows) {
+    for (std::uint64_t i = 0; i < live_rows; ++i) {
+      admit();
+    }
+  }
+
+  // Passes at least `rows` rows through the task. Returns how long each of them took, in ns.
+  double time_rows(std::uint64_t rows, std::uint64_t rows_per_call) {
+    Duration spent{};
+    std::uint64_t passed = 0;
+    while (passed < rows) {
+      choose(std::min<std::uint64_t>(rows_per_call, live_.size() - first_));
+      const auto start = SteadyClock::now();
+      pass_chosen();
+      spent += SteadyClock::now() - start;
+      passed += chosen_.size();
+      for (std::size_t i = 0; i < chosen_.size(); ++i) {
+        admit();
+      }
+    }
+    return static_cast<double>(spent.count()) / static_cast<double>(passed);
+  }
+
+private:
+  // Admits the next row with its prompt.
+  void admit() {
+    storage::SampleRow row;
+    row.id = {next_row_++};
+    const std::array<storage::CellInfo, 1> cells{{{kPrompt, 64}}};
+    const Status put = index_->put(row, cells, {});
+    TIDEMILL_CHECK(put.ok()) << put.message();
+    live_.push_back(row.id);
+  }
+
+  // Chooses the rows that finish next, and forgets them.
+  void choose(std::uint64_t count) {
+    chosen_.clear();
+    for (std::uint64_t i = 0; i < count; ++i) {
+      if (order_ == StoreOrder::kRandom) {
+        std::swap(live_[random_.below(live_.size())], live_.back());
+        chosen_.push_back(live_.back());
+        live_.pop_back();
+      } else {
+        chosen_.push_back(live_[first_++]);
+      }
+    }
+    if (first_ > live_.size() / 2 && order_ == StoreOrder::kAdmission) {
+      live_.erase(live_.begin(), live_.begin() + static_cast<std::ptrdiff_t>(first_));
+      first_ = 0;
+    }
+  }
+
+  // What is measured. Not inlined, so that a profile can be limited to it.
+  [[gnu::noinline]] void pass_chosen() {
+    const std::array<storage::CellInfo, 1> cells{{{kResponse, 256}}};
+    for (const SampleId id : chosen_) {
+      storage::SampleRow row;
+      row.id = id;
+      const Status written = index_->put(row, cells, {0, 64});
+      TIDEMILL_CHECK(written.ok()) << written.message();
+    }
+    const auto count = static_cast<std::uint32_t>(chosen_.size());
+    const auto granted = index_->lease({kConsume, kConsumer, count, count}, now_);
+    TIDEMILL_CHECK(granted.ok() && granted.value().shares[0].rows.size() == count) << count;
+    held_.resize(count);
+    for (std::uint32_t i = 0; i < count; ++i) {
+      held_[i].lease = granted.value().shares[0].rows[i].lease;
+    }
+    const auto settled = index_->complete({kConsume, kConsumer}, held_, now_);
+    TIDEMILL_CHECK(settled.ok() && settled.value().done.size() == count) << count;
+    const storage::StreamEffects effects = index_->take_effects();
+    TIDEMILL_CHECK(effects.retired.size() == count) << effects.retired.size();
+  }
+
+  std::unique_ptr<storage::StreamIndex> index_;
+  const StoreOrder order_;
+  RandomStream random_;
+  std::uint64_t next_row_ = 0;
+  std::vector<SampleId> live_;  // from `first_` on
+  std::size_t first_ = 0;
+  std::vector<SampleId> chosen_;
+  std::vector<storage::HeldRowInfo> held_;
+  TimePoint now_{};
+};
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+double measure_one(const StoreSize& size, StoreOrder order, const StoreMeasure& how) {
+  MeasuredStore store(size.live_rows, order);
+  store.time_rows(how.measured_rows / 10, how.rows_per_call);
+  std::vector<double> times;
+  for (std::uint64_t i = 0; i < how.repetitions; ++i) {
+    times.push_back(store.time_rows(how.measured_rows, how.rows_per_call));
+  }
+  return median(times);
+}
+
+}  // namespace
+
+std::vector<std::string> store_figures() {
+  std::vector<std::string> names;
+  for (const StoreSize& size : kSizes) {
+    names.emplace_back(size.name);
+  }
+  return names;
+}
+
+std::vector<StoreFigure> measure_store(const StoreMeasure& how) {
+  std::vector<StoreFigure> figures;
+  for (const StoreOrder order : {StoreOrder::kAdmission, StoreOrder::kRandom}) {
+    if (how.order.value_or(order) != order) {
+      continue;
+    }
+    double of_1k = 0.0;
+    for (const StoreSize& size : kSizes) {
+      const bool named =
+          how.figures.empty() || std::ranges::find(how.figures, size.name) != how.figures.end();
+      if (!named && &size != &kSizes.front()) {
+        continue;
+      }
+      const double ns = measure_one(size, order, how);
+      of_1k = &size == &kSizes.front() ? ns : of_1k;
+      figures.push_back({size.name, order, size.live_rows, 1e9 / ns, ns, ns / of_1k});
+    }
+  }
+  return figures;
+}
+
+}  // namespace tidemill::bench

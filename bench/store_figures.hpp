@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Measures the control plane of a stream on one core.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tidemill::bench {
+
+/// The rate that every figure has to reach, in rows per second.
+inline constexpr double kStoreTargetRate = 1e6;
+
+/// The order in which the rows of a table are finished.
+enum class StoreOrder : std::uint8_t {
+  kAdmission,
+  kRandom,
+};
+
+/// What is measured.
+struct StoreMeasure {
+  std::vector<std::string> figures = {};  // names, as `store_figures` returns them; empty: all
+  std::optional<StoreOrder> order = std::nullopt;  // none: each
+  std::uint64_t rows_per_call = 64;                // of a lease and of its ack
+  std::uint64_t measured_rows = 1'000'000;         // of each repetition
+  std::uint64_t repetitions = 5;                   // after one that warms up
+};
+
+/// A figure: how fast rows pass through a task of a stream that holds `live_rows` rows. Each row
+/// gets its completing column, is leased, and is acked, which ends it.
+struct StoreFigure {
+  std::string name;
+  StoreOrder order = StoreOrder::kAdmission;
+  std::uint64_t live_rows = 0;
+  double rows_per_second = 0.0;  // the median of the repetitions
+  double ns_per_row = 0.0;
+  double of_1k = 0.0;  // `ns_per_row` relative to that of 1,000 rows in the same order
+};
+
+/// Returns the names of all figures.
+[[nodiscard]] std::vector<std::string> store_figures();
+
+/// Measures figures. 1,000 rows are always measured, for comparison.
+[[nodiscard]] std::vector<StoreFigure> measure_store(const StoreMeasure& how);
+
+}  // namespace tidemill::bench
