@@ -33,7 +33,7 @@ struct StoreFigure {
   std::string name;
   StoreOrder order = StoreOrder::kAdmission;
   std::uint64_t live_rows = 0;
-  double rows_per_second = 0.0;  // the median of the repetitions
+  double rows_per_second = 0.0;  // of the thread's time; the median
   double ns_per_row = 0.0;
   double of_1k = 0.0;  // `ns_per_row` relative to that of 1,000 rows in the same order
 };

@@ -2,17 +2,33 @@
 // Leases: granting ready units, and settling, returning and expiring leased ones.
 #include <algorithm>
 #include <bit>
-#include <map>
 #include <utility>
 
 #include "storage/stream/balance.hpp"
 #include "storage/stream/stream_index.hpp"
 
 namespace tidemill::storage {
+namespace {
+
+std::uint64_t bits_of(std::span<const CellInfo> cells) noexcept {
+  std::uint64_t bits = 0;
+  for (const CellInfo& cell : cells) {
+    bits |= std::uint64_t{1} << cell.column.value;
+  }
+  return bits;
+}
+
+}  // namespace
 
 // -- granting -----------------------------------------------------------------
 
 Result<Grant> StreamIndex::lease(const LeaseOptions& request, TimePoint now) {
+  Grant grant;
+  TIDEMILL_RETURN_IF_ERROR(lease(request, now, grant));
+  return grant;
+}
+
+Status StreamIndex::lease(const LeaseOptions& request, TimePoint now, Grant& grant) {
   TIDEMILL_RETURN_IF_ERROR(expire(now));
   if (!known(request.task)) {
     return refuse(Refusal::kUnknownTask, "task number " + std::to_string(request.task.value));
@@ -27,118 +43,147 @@ Result<Grant> StreamIndex::lease(const LeaseOptions& request, TimePoint now) {
                                           std::to_string(ranks) + " ranks");
   }
   drop_stale(task, request.task.value);
+  select(task, request);
 
-  Grant grant;
+  grant.deadline = {};
   grant.shares.resize(std::max(1U, ranks));
-  const std::vector<Unit> units = select(task, request);
-  if (units.empty()) {
-    return grant;
+  for (GrantedShare& share : grant.shares) {
+    share.rows.clear();
+    share.tokens = 0;
+  }
+  if (scratch_.units.empty()) {
+    return {};
   }
   ++generation_;
   grant.deadline = now + task.options.lease;
-  const std::vector<std::vector<Unit>> assigned = distribute(task, units);
-  for (std::size_t rank = 0; rank < assigned.size(); ++rank) {
-    for (const Unit unit : assigned[rank]) {
-      grant_unit(unit, request, grant.deadline, grant.shares[rank]);
-    }
+  const Slot consumer = leases_.consumer(request.consumer);
+  if (ranks > 0) {
+    grant_over_ranks(request, consumer, grant);
+    return {};
   }
-  return grant;
+  for (const Unit unit : scratch_.units) {
+    grant_unit(unit, request, consumer, grant.deadline, grant.shares.front());
+  }
+  return {};
 }
 
 void StreamIndex::drop_stale(Task& task, std::uint32_t index) {
   if (task.options.stale_policy == StalePolicy::kWait || task.ready.stale().empty()) {
     return;
   }
-  const std::map<Unit, std::uint64_t> stale = task.ready.stale();  // settling changes the set
+  auto& stale = scratch_.stale;  // settling changes the set
+  stale.assign(task.ready.stale().begin(), task.ready.stale().end());
   for (const auto& [unit, oldest_step] : stale) {
-    for (const SampleId id : rows_of(task, unit)) {
-      Row* row = find_row(id);
-      if (row == nullptr) {
-        continue;
-      }
+    const std::string why =
+        "stale: step " + std::to_string(oldest_step) + " at version " + std::to_string(version_);
+    if (task.options.unit == DeliveryUnit::kGroup) {
+      drop_stale_group(task, index, *groups_.find(unit.id), why);
+    } else if (Row* row = find_row({unit.id}); row != nullptr) {
       ++task.totals.stale;
       if (task.options.stale_policy == StalePolicy::kDropForTask) {
         settle(*row, index, CellState::kStale);
-      } else if (task.options.unit == DeliveryUnit::kRow) {
-        retire(id, RowOutcome::kDropped,
-               "stale: step " + std::to_string(oldest_step) + " at version " +
-                   std::to_string(version_));
+      } else {
+        retire(*row, RowOutcome::kDropped, why);
       }
     }
-    if (task.options.stale_policy == StalePolicy::kDrop &&
-        task.options.unit == DeliveryUnit::kGroup) {
-      close(groups_.at(GroupId{unit.id}),
-            {VerdictKind::kDrop, "stale: step " + std::to_string(oldest_step) + " at version " +
-                                     std::to_string(version_)});
-    }
   }
 }
 
-std::vector<SampleId> StreamIndex::rows_of(const Task& task, Unit unit) const {
-  if (task.options.unit == DeliveryUnit::kRow) {
-    return {SampleId{unit.id}};
+void StreamIndex::drop_stale_group(Task& task, std::uint32_t index, Group& group,
+                                   const std::string& why) {
+  task.totals.stale += group.num_live;
+  work_.rows += group.num_live;
+  if (task.options.stale_policy == StalePolicy::kDrop) {
+    close(group, {VerdictKind::kDrop, why});
+    return;
   }
-  return groups_.at(GroupId{unit.id}).live;
+  for (Row* row = first_of(group); row != nullptr;) {
+    Row* next = next_of(*row);
+    settle(*row, index, CellState::kStale);  // the last row may remove the group
+    row = next;
+  }
 }
 
-std::vector<Unit> StreamIndex::select(const Task& task, const LeaseOptions& request) const {
+void StreamIndex::select(const Task& task, const LeaseOptions& request) {
+  scratch_.units.clear();
   const std::uint32_t needed = task.options.ranks > 0 ? request.count : request.min_count;
-  std::vector<Unit> units;
-  if (task.ready.fresh().size() < needed) {
-    return units;
+  const ReadySet::Units fresh = task.ready.fresh();
+  if (fresh.size() < needed) {
+    return;
   }
   const bool strict = task.options.order == DeliveryOrder::kStrict;
-  const std::optional<Unit> blocked = strict ? task.first_blocked() : std::nullopt;
-  for (const auto& [unit, oldest_step] : task.ready.fresh()) {
+  const std::optional<std::uint64_t> blocked = strict ? task.first_blocked() : std::nullopt;
+  for (const auto& [unit, oldest_step] : fresh) {
     ++work_.units;
-    if (units.size() == request.count || (blocked && *blocked < unit)) {
+    if (blocked && *blocked < unit.position) {
       break;
     }
-    units.push_back(unit);
+    scratch_.units.push_back(unit);
+    if (scratch_.units.size() == request.count) {
+      break;
+    }
   }
-  if (units.size() < needed) {
-    units.clear();
+  if (scratch_.units.size() < needed) {
+    scratch_.units.clear();
   }
-  return units;
 }
 
-std::vector<std::vector<Unit>> StreamIndex::distribute(const Task& task,
-                                                       const std::vector<Unit>& units) const {
-  if (task.options.ranks == 0) {
-    return {units};
+std::uint64_t StreamIndex::tokens_of(const Task& task, Unit unit) const {
+  const auto counted = [](const Row& row) {
+    return row.facts.tokens == kNoTokens ? 0 : row.facts.tokens;
+  };
+  if (task.options.unit == DeliveryUnit::kRow) {
+    return counted(*find_row({unit.id}));
   }
+  std::uint64_t sum = 0;
+  for (const Row* row = first_of(*groups_.find(unit.id)); row != nullptr; row = next_of(*row)) {
+    ++work_.rows;
+    sum += counted(*row);
+  }
+  return sum;
+}
+
+void StreamIndex::grant_over_ranks(const LeaseOptions& request, Slot consumer, Grant& grant) {
+  const Task& task = tasks_[request.task.value];
   std::vector<std::uint64_t> tokens;
-  tokens.reserve(units.size());
-  for (const Unit unit : units) {
-    std::uint64_t sum = 0;
-    for (const SampleId id : rows_of(task, unit)) {
-      const std::uint64_t counted = find_row(id)->facts.tokens;
-      sum += counted == kNoTokens ? 0 : counted;
-    }
-    tokens.push_back(sum);
+  tokens.reserve(scratch_.units.size());
+  for (const Unit unit : scratch_.units) {
+    tokens.push_back(tokens_of(task, unit));
   }
-  std::vector<std::vector<Unit>> assigned;
-  for (const std::vector<std::uint32_t>& share : balance(tokens, task.options.ranks)) {
-    std::vector<Unit>& rank = assigned.emplace_back();
-    for (const std::uint32_t index : share) {
-      rank.push_back(units[index]);
+  const auto shares = balance(tokens, task.options.ranks);
+  for (std::size_t rank = 0; rank < shares.size(); ++rank) {
+    for (const std::uint32_t index : shares[rank]) {
+      grant_unit(scratch_.units[index], request, consumer, grant.deadline, grant.shares[rank]);
     }
   }
-  return assigned;
 }
 
-void StreamIndex::grant_unit(Unit unit, const LeaseOptions& request, TimePoint deadline,
-                             GrantedShare& share) {
-  Task& task = tasks_[request.task.value];
-  for (const SampleId id : rows_of(task, unit)) {
-    Row& row = *find_row(id);
-    set_state(row, request.task.value, CellState::kLeased);
-    leases_.add(id, {request.task, request.consumer, request.instance}, generation_, deadline);
-    ++task.totals.delivered;
-    share.rows.push_back(
-        {{id, options_.incarnation, generation_}, row.cells[request.task.value].deliveries});
-    share.tokens += row.facts.tokens == kNoTokens ? 0 : row.facts.tokens;
+void StreamIndex::grant_unit(Unit unit, const LeaseOptions& request, Slot consumer,
+                             TimePoint deadline, GrantedShare& share) {
+  if (tasks_[request.task.value].options.unit == DeliveryUnit::kRow) {
+    grant_row(*find_row({unit.id}), request, consumer, deadline, share);
+    return;
   }
+  for (Row* row = first_of(*groups_.find(unit.id)); row != nullptr; row = next_of(*row)) {
+    ++work_.rows;
+    grant_row(*row, request, consumer, deadline, share);
+  }
+}
+
+void StreamIndex::grant_row(Row& row, const LeaseOptions& request, Slot consumer,
+                            TimePoint deadline, GrantedShare& share) {
+  const std::uint32_t task = request.task.value;
+  const SampleId id = row.info.id;
+  set_state(row, task, CellState::kLeased);
+  Cell& leased = cell(row, task);
+  leased.lease = leases_.add({.row = {request.task, id},
+                              .generation = generation_,
+                              .deadline = deadline,
+                              .instance = request.instance,
+                              .consumer = consumer});
+  ++tasks_[task].totals.delivered;
+  share.rows.push_back({{id, options_.incarnation, generation_}, leased.deliveries});
+  share.tokens += row.facts.tokens == kNoTokens ? 0 : row.facts.tokens;
 }
 
 // -- returning ----------------------------------------------------------------
@@ -149,122 +194,150 @@ Status StreamIndex::expire(TimePoint now) {
                   "the clock went back by " + std::to_string((now_ - now).count()) + " ns");
   }
   now_ = now;
-  return_leases(leases_.due(now), "lease expired");
+  if (const auto due = leases_.next_deadline(); due.has_value() && *due <= now) {
+    leases_.due(now, scratch_.returned);
+    return_leases(scratch_.returned, "lease expired");
+  }
   return {};
 }
 
 void StreamIndex::drop_consumer(std::string_view consumer) {
-  return_leases(leases_.held_by(consumer), "consumer " + std::string(consumer) + " is gone");
+  leases_.held_by(consumer, scratch_.returned);
+  return_leases(scratch_.returned, "consumer " + std::string(consumer) + " is gone");
 }
 
-void StreamIndex::return_leases(const std::vector<TaskRow>& leased, const std::string& why) {
-  for (const TaskRow row : leased) {
-    if (leases_.find(row) != nullptr) {  // null: the row left because of one returned before it
-      effects_.returned.push_back(row);
-      return_row(row, {Release::kLost, why});
+internal::Row* StreamIndex::find_leased(SampleId id, TaskId task) {
+  Row* row = find_row(id);
+  return row != nullptr && cell(*row, task.value).lease != kNoSlot ? row : nullptr;
+}
+
+void StreamIndex::return_leases(std::span<const TaskRow> leased, const std::string& why) {
+  for (const TaskRow& lease : leased) {
+    // Null: the row left because of one returned before it.
+    if (Row* row = find_leased(lease.row, lease.task); row != nullptr) {
+      effects_.returned.push_back(lease);
+      return_row(*row, lease.task, {Release::kLost, why});
     }
   }
 }
 
-void StreamIndex::return_row(TaskRow leased, const ReleaseOptions& options) {
-  leases_.remove(leased);
-  Row& row = *find_row(leased.row);
-  Task& task = tasks_[leased.task.value];
-  Cell& cell = row.cells[leased.task.value];
-  ++cell.deliveries;
+void StreamIndex::return_row(Row& row, TaskId task_id, const ReleaseOptions& options) {
+  Task& task = tasks_[task_id.value];
+  Cell& leased = cell(row, task_id.value);
+  leases_.remove(std::exchange(leased.lease, kNoSlot));
+  ++leased.deliveries;
   ++task.totals.redelivered;
   switch (options.release) {
     case Release::kLeft: ++task.returned.left; break;
     case Release::kLost: ++task.returned.lost; break;
     case Release::kFailed:
       ++task.returned.failed;
-      ++cell.failures;
+      ++leased.failures;
       break;
   }
-  if (options_.max_deliveries > 0 && cell.failures >= options_.max_deliveries) {
-    fail(row, "task " + task.options.name + ": failed " + std::to_string(cell.failures) +
+  if (options_.max_deliveries > 0 && leased.failures >= options_.max_deliveries) {
+    fail(row, "task " + task.options.name + ": failed " + std::to_string(leased.failures) +
                   " times, last: " + options.reason);
     return;
   }
-  set_state(row, leased.task.value, CellState::kReady);
+  set_state(row, task_id.value, CellState::kReady);
 }
 
 // -- settling -----------------------------------------------------------------
 
 Result<Settlement> StreamIndex::complete(const LeaseHolder& holder,
                                          std::span<const HeldRowInfo> rows, TimePoint now) {
+  Settlement settlement;
+  TIDEMILL_RETURN_IF_ERROR(complete(holder, rows, now, settlement));
+  return settlement;
+}
+
+Status StreamIndex::complete(const LeaseHolder& holder, std::span<const HeldRowInfo> rows,
+                             TimePoint now, Settlement& settlement) {
   TIDEMILL_RETURN_IF_ERROR(begin_settlement(holder.task, rows, now));
   const Task& task = tasks_[holder.task.value];
-  Faults faults = check_leases(holder, rows);
+  check_leases(holder, rows);
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (!faults[i]) {
-      faults[i] = check_outputs(task, rows[i]);
+    NamedRow& named = scratch_.named[i];
+    if (!named.fault) {
+      named.fault = check_outputs(task, *named.row, rows[i]);
     }
   }
-  refuse_whole_groups(holder.task, rows, faults);
+  refuse_whole_groups(holder.task);
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (!faults[i]) {
-      Row& row = *find_row(rows[i].lease.row);
-      leases_.remove({holder.task, rows[i].lease.row});
-      replace_progress(row, task, {rows[i].lease, {}, {}, rows[i].progress_bytes});
+    if (!scratch_.named[i].fault) {
+      Row& row = *scratch_.named[i].row;
+      leases_.remove(std::exchange(cell(row, holder.task.value).lease, kNoSlot));
+      replace_progress(row, task, {}, rows[i].progress_bytes);
       write(row, rows[i].columns, rows[i].facts);
       settle(row, holder.task.value, CellState::kAcked);
     }
   }
-  return_faulty_rows(holder.task, rows, faults);
-  return report(rows, faults);
+  return_faulty_rows(holder.task, rows);
+  report(rows, settlement);
+  return {};
 }
 
 Result<Settlement> StreamIndex::nack(const LeaseHolder& holder, std::span<const HeldRowInfo> rows,
                                      const ReleaseOptions& options, TimePoint now) {
   TIDEMILL_RETURN_IF_ERROR(begin_settlement(holder.task, rows, now));
   const Task& task = tasks_[holder.task.value];
-  Faults faults = check_leases(holder, rows);
+  check_leases(holder, rows);
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (!faults[i] && options.release != Release::kLeft && !rows[i].columns.empty()) {
-      faults[i] = Fault{Refusal::kBadColumn,
-                        column_text(rows[i].lease.row, rows[i].columns.front().column) +
-                            ": written with a release that does not leave the row"};
+    std::optional<Fault>& fault = scratch_.named[i].fault;
+    if (!fault && options.release != Release::kLeft && !rows[i].columns.empty()) {
+      fault = Fault{Refusal::kBadColumn,
+                    column_text(rows[i].lease.row, rows[i].columns.front().column) +
+                        ": written with a release that does not leave the row"};
     }
-    if (!faults[i]) {
-      faults[i] = check_progress(task, rows[i]);
+    if (!fault) {
+      fault = check_progress(task, rows[i]);
     }
   }
-  refuse_whole_groups(holder.task, rows, faults);
+  refuse_whole_groups(holder.task);
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    const TaskRow row{holder.task, rows[i].lease.row};
-    if (!faults[i] && leases_.find(row) != nullptr) {  // null: it left because of an earlier row
+    if (scratch_.named[i].fault) {
+      continue;
+    }
+    // Null: the row left because of an earlier one.
+    if (Row* row = find_leased(rows[i].lease.row, holder.task); row != nullptr) {
       if (!rows[i].columns.empty()) {
-        replace_progress(*find_row(row.row), task, rows[i]);
+        replace_progress(*row, task, rows[i].columns, rows[i].progress_bytes);
       }
-      return_row(row, options);
+      return_row(*row, holder.task, options);
     }
   }
-  return_faulty_rows(holder.task, rows, faults);
-  return report(rows, faults);
+  return_faulty_rows(holder.task, rows);
+  Settlement settlement;
+  report(rows, settlement);
+  return settlement;
 }
 
 Result<Settlement> StreamIndex::renew(const LeaseHolder& holder, std::span<const HeldRowInfo> rows,
                                       TimePoint now) {
   TIDEMILL_RETURN_IF_ERROR(begin_settlement(holder.task, rows, now));
   const Task& task = tasks_[holder.task.value];
-  Faults faults = check_leases(holder, rows);
+  check_leases(holder, rows);
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (!faults[i]) {
-      faults[i] = check_progress(task, rows[i]);
+    std::optional<Fault>& fault = scratch_.named[i].fault;
+    if (!fault) {
+      fault = check_progress(task, rows[i]);
     }
   }
-  refuse_whole_groups(holder.task, rows, faults);
+  refuse_whole_groups(holder.task);
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (!faults[i]) {
-      leases_.renew({holder.task, rows[i].lease.row}, now + task.options.lease);
+    if (!scratch_.named[i].fault) {
+      Row& row = *scratch_.named[i].row;
+      leases_.renew(cell(row, holder.task.value).lease, now + task.options.lease);
       if (!rows[i].columns.empty()) {
-        replace_progress(*find_row(rows[i].lease.row), task, rows[i]);
+        replace_progress(row, task, rows[i].columns, rows[i].progress_bytes);
       }
     }
   }
-  return_faulty_rows(holder.task, rows, faults);
-  return report(rows, faults);
+  return_faulty_rows(holder.task, rows);
+  Settlement settlement;
+  report(rows, settlement);
+  return settlement;
 }
 
 Status StreamIndex::begin_settlement(TaskId task, std::span<const HeldRowInfo> rows,
@@ -274,70 +347,78 @@ Status StreamIndex::begin_settlement(TaskId task, std::span<const HeldRowInfo> r
     return refuse(Refusal::kUnknownTask, "task number " + std::to_string(task.value));
   }
   const TaskOptions& options = tasks_[task.value].options;
-  std::vector<SampleId> sorted;
-  sorted.reserve(rows.size());
+  std::vector<SampleId>& ids = scratch_.ids;
+  ids.clear();
+  bool ascending = true;  // as a grant lists them
   for (const HeldRowInfo& row : rows) {
-    sorted.push_back(row.lease.row);
+    ascending = ascending && (ids.empty() || ids.back() < row.lease.row);
+    ids.push_back(row.lease.row);
   }
-  std::sort(sorted.begin(), sorted.end());
-  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
-  if (twice != sorted.end()) {
-    return refuse(Refusal::kDuplicateRow,
-                  "task " + options.name + ": sample " + std::to_string(twice->value));
+  if (!ascending) {
+    std::sort(ids.begin(), ids.end());
+    if (const auto twice = std::adjacent_find(ids.begin(), ids.end()); twice != ids.end()) {
+      return refuse(Refusal::kDuplicateRow,
+                    "task " + options.name + ": sample " + std::to_string(twice->value));
+    }
   }
-  if (options.unit == DeliveryUnit::kRow) {
+  return options.unit == DeliveryUnit::kRow ? Status{} : check_whole_groups(options, rows);
+}
+
+Status StreamIndex::check_whole_groups(const TaskOptions& task, std::span<const HeldRowInfo> rows) {
+  const auto each_group = [&](auto apply) {
+    for (const HeldRowInfo& held : rows) {
+      if (const Row* row = find_row(held.lease.row); row != nullptr && row->in_group()) {
+        apply(group_of(*row));
+      }
+    }
+  };
+  each_group([](Group& group) { group.num_named = 0; });
+  each_group([](Group& group) { ++group.num_named; });
+  const Group* partial = nullptr;
+  each_group([&](const Group& group) {
+    if (group.num_named != group.num_live && (partial == nullptr || group.id < partial->id)) {
+      partial = &group;
+    }
+  });
+  if (partial == nullptr) {
     return {};
   }
-  std::map<GroupId, std::size_t> named;
-  for (const HeldRowInfo& held : rows) {
-    const Row* row = find_row(held.lease.row);
-    if (row != nullptr && !row->group->solo) {
-      ++named[row->info.group];
-    }
-  }
-  for (const auto& [group, count] : named) {
-    if (count != groups_.at(group).live.size()) {
-      return refuse(Refusal::kPartialGroup, "task " + options.name + ": " + std::to_string(count) +
-                                                " rows of group " + std::to_string(group.value) +
-                                                ", which has " +
-                                                std::to_string(groups_.at(group).live.size()));
-    }
-  }
-  return {};
+  return refuse(Refusal::kPartialGroup, "task " + task.name + ": " +
+                                            std::to_string(partial->num_named) + " rows of group " +
+                                            std::to_string(partial->id.value) + ", which has " +
+                                            std::to_string(partial->num_live));
 }
 
-StreamIndex::Faults StreamIndex::check_leases(const LeaseHolder& holder,
-                                              std::span<const HeldRowInfo> rows) const {
-  Faults faults(rows.size());
+void StreamIndex::check_leases(const LeaseHolder& holder, std::span<const HeldRowInfo> rows) {
+  scratch_.named.resize(rows.size());
+  const Slot consumer = leases_.find_consumer(holder.consumer);
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    const Lease& named = rows[i].lease;
-    const LeaseTable::Entry* held = leases_.find({holder.task, named.row});
-    if (named.incarnation != options_.incarnation) {
-      faults[i] = Fault{Refusal::kOtherIncarnation};
-    } else if (held == nullptr) {
-      faults[i] =
-          Fault{find_row(named.row) == nullptr ? Refusal::kUnknownRow : Refusal::kNotLeased};
-    } else if (held->generation != named.generation) {
-      faults[i] = Fault{Refusal::kOldLease};
-    } else if (*held->consumer != holder.consumer || held->instance != holder.instance) {
-      faults[i] = Fault{Refusal::kOtherConsumer};
+    const Lease& claimed = rows[i].lease;
+    NamedRow& named = scratch_.named[i];
+    named.fault.reset();
+    named.row = find_row(claimed.row);
+    const Slot lease = named.row == nullptr ? kNoSlot : cell(*named.row, holder.task.value).lease;
+    if (claimed.incarnation != options_.incarnation) {
+      named.fault = Fault{Refusal::kOtherIncarnation};
+    } else if (lease == kNoSlot) {
+      named.fault = Fault{named.row == nullptr ? Refusal::kUnknownRow : Refusal::kNotLeased};
+    } else if (leases_[lease].generation != claimed.generation) {
+      named.fault = Fault{Refusal::kOldLease};
+    } else if (leases_[lease].consumer != consumer || leases_[lease].instance != holder.instance) {
+      named.fault = Fault{Refusal::kOtherConsumer};
     }
   }
-  return faults;
 }
 
-std::optional<StreamIndex::Fault> StreamIndex::check_outputs(const Task& task,
-                                                             const HeldRowInfo& row) const {
-  if (std::optional<Fault> fault = check_cells(row.lease.row, row.columns)) {
+std::optional<StreamIndex::Fault> StreamIndex::check_outputs(const Task& task, const Row& row,
+                                                             const HeldRowInfo& held) const {
+  if (std::optional<Fault> fault = check_cells(held.lease.row, held.columns)) {
     return fault;
   }
-  std::uint64_t written = 0;
-  for (const CellInfo& cell : row.columns) {
-    written |= std::uint64_t{1} << cell.column.value;
-  }
+  const std::uint64_t written = bits_of(held.columns);
   const auto fault = [&](Refusal reason, std::uint64_t columns, const std::string& what) {
     const ColumnId first{static_cast<std::uint32_t>(std::countr_zero(columns))};
-    return Fault{reason, column_text(row.lease.row, first) + ": " + what};
+    return Fault{reason, column_text(held.lease.row, first) + ": " + what};
   };
   if (const auto other = written & ~(task.outputs | task.optional_outputs); other != 0) {
     return fault(Refusal::kBadColumn, other, "is no output of task " + task.options.name);
@@ -345,7 +426,7 @@ std::optional<StreamIndex::Fault> StreamIndex::check_outputs(const Task& task,
   if (const auto missing = task.outputs & ~written; missing != 0) {
     return fault(Refusal::kBadColumn, missing, "not written");
   }
-  if (const auto present = find_row(row.lease.row)->columns & written; present != 0) {
+  if (const auto present = row.columns & written; present != 0) {
     return fault(Refusal::kDuplicateColumn, present, "already written");
   }
   return std::nullopt;
@@ -359,11 +440,7 @@ std::optional<StreamIndex::Fault> StreamIndex::check_progress(const Task& task,
   if (std::optional<Fault> fault = check_cells(row.lease.row, row.columns)) {
     return fault;
   }
-  std::uint64_t written = 0;
-  for (const CellInfo& cell : row.columns) {
-    written |= std::uint64_t{1} << cell.column.value;
-  }
-  if (written != task.progress) {
+  if (bits_of(row.columns) != task.progress) {
     return Fault{Refusal::kBadColumn, "sample " + std::to_string(row.lease.row.value) +
                                           ": other columns than the progress of task " +
                                           task.options.name};
@@ -371,73 +448,90 @@ std::optional<StreamIndex::Fault> StreamIndex::check_progress(const Task& task,
   return std::nullopt;
 }
 
-void StreamIndex::refuse_whole_groups(TaskId task, std::span<const HeldRowInfo> rows,
-                                      Faults& faults) const {
-  if (tasks_[task.value].options.unit == DeliveryUnit::kRow) {
+// Refuses all rows of a group if one of them is refused.
+void StreamIndex::refuse_whole_groups(TaskId task) {
+  std::vector<NamedRow>& named = scratch_.named;
+  const auto refused = [](const NamedRow& one) { return one.fault.has_value(); };
+  scratch_.any_refused = std::any_of(named.begin(), named.end(), refused);
+  if (!scratch_.any_refused || tasks_[task.value].options.unit == DeliveryUnit::kRow) {
     return;
   }
-  std::set<const Group*> refused_groups;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const Row* row = faults[i] ? find_row(rows[i].lease.row) : nullptr;
-    if (row != nullptr) {
-      refused_groups.insert(row->group);
+  const auto each_group = [&](auto apply) {
+    for (NamedRow& one : named) {
+      if (one.row != nullptr && one.row->in_group()) {
+        apply(one, group_of(*one.row));
+      }
     }
-  }
-  for (std::size_t i = 0; i < rows.size() && !refused_groups.empty(); ++i) {
-    if (!faults[i] && refused_groups.contains(find_row(rows[i].lease.row)->group)) {
-      faults[i] = Fault{Refusal::kGroupRefused};
+  };
+  each_group([](const NamedRow&, Group& group) { group.refused = false; });
+  each_group([](const NamedRow& one, Group& group) { group.refused |= one.fault.has_value(); });
+  each_group([](NamedRow& one, const Group& group) {
+    if (group.refused && !one.fault) {
+      one.fault = Fault{Refusal::kGroupRefused};
     }
-  }
+  });
 }
 
-void StreamIndex::replace_progress(Row& row, const Task& task, const HeldRowInfo& held) {
+void StreamIndex::replace_progress(Row& row, const Task& task, std::span<const CellInfo> cells,
+                                   std::uint64_t old_bytes) {
   if (task.progress == 0) {
     return;
   }
-  row.columns &= ~task.progress;
-  row.bytes -= held.progress_bytes;
-  remove_bytes(*row.group, held.progress_bytes);
   std::uint64_t bytes = 0;
-  for (const CellInfo& cell : held.columns) {
-    row.columns |= std::uint64_t{1} << cell.column.value;
-    bytes += cell.bytes;
+  for (const CellInfo& written : cells) {
+    bytes += written.bytes;
   }
-  row.bytes += bytes;
-  add_bytes(*row.group, bytes);
+  row.columns = (row.columns & ~task.progress) | bits_of(cells);
+  change_bytes(row, bytes, old_bytes);
 }
 
-void StreamIndex::return_faulty_rows(TaskId task, std::span<const HeldRowInfo> rows,
-                                     const Faults& faults) {
-  std::set<GroupId> groups;  // with a row whose cells are invalid
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const TaskRow row{task, rows[i].lease.row};
-    if (faults[i] && is_content_refusal(faults[i]->reason) && leases_.find(row) != nullptr) {
-      groups.insert(find_row(row.row)->info.group);
-      return_row(row, {Release::kFailed,
-                       std::string(refusal_name(faults[i]->reason)) + ": " + faults[i]->detail});
-    }
+// Gives back the rows whose cells are invalid and, if the task takes groups, the other rows of
+// their groups.
+void StreamIndex::return_faulty_rows(TaskId task, std::span<const HeldRowInfo> rows) {
+  if (!scratch_.any_refused) {
+    return;
   }
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const TaskRow row{task, rows[i].lease.row};
-    if (faults[i] && faults[i]->reason == Refusal::kGroupRefused && leases_.find(row) != nullptr &&
-        groups.contains(find_row(row.row)->info.group)) {
-      return_row(row, {Release::kLeft, "another row of its group was refused"});
+  const bool by_group = tasks_[task.value].options.unit == DeliveryUnit::kGroup;
+  const auto each_refused = [&](auto apply) {
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const std::optional<Fault>& fault = scratch_.named[i].fault;
+      Row* row = fault ? find_leased(rows[i].lease.row, task) : nullptr;
+      if (row != nullptr) {
+        apply(*row, *fault);
+      }
     }
+  };
+  if (by_group) {
+    each_refused([&](const Row& row, const Fault&) { group_of(row).refused = false; });
   }
+  each_refused([&](Row& row, const Fault& fault) {
+    if (is_content_refusal(fault.reason)) {
+      if (by_group) {
+        group_of(row).refused = true;
+      }
+      return_row(row, task,
+                 {Release::kFailed, std::string(refusal_name(fault.reason)) + ": " + fault.detail});
+    }
+  });
+  each_refused([&](Row& row, const Fault& fault) {
+    if (fault.reason == Refusal::kGroupRefused && group_of(row).refused) {
+      return_row(row, task, {Release::kLeft, "another row of its group was refused"});
+    }
+  });
 }
 
-Settlement StreamIndex::report(std::span<const HeldRowInfo> rows, Faults& faults) {
-  Settlement settlement;
+void StreamIndex::report(std::span<const HeldRowInfo> rows, Settlement& settlement) {
+  settlement.done.clear();
+  settlement.done.reserve(rows.size());
+  settlement.refused.clear();
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (faults[i]) {
-      ++refused_[static_cast<std::size_t>(faults[i]->reason)];
-      settlement.refused.push_back(
-          {rows[i].lease, faults[i]->reason, std::move(faults[i]->detail)});
+    if (std::optional<Fault>& fault = scratch_.named[i].fault; fault) {
+      ++refused_[static_cast<std::size_t>(fault->reason)];
+      settlement.refused.push_back({rows[i].lease, fault->reason, std::move(fault->detail)});
     } else {
       settlement.done.push_back(rows[i].lease.row);
     }
   }
-  return settlement;
 }
 
 void StreamIndex::settle(Row& row, std::uint32_t task, CellState state) {
@@ -448,7 +542,7 @@ void StreamIndex::settle(Row& row, std::uint32_t task, CellState state) {
     row.any_stale = true;
   }
   if (--row.num_open == 0) {
-    retire(row.info.id, row.any_stale ? RowOutcome::kDropped : RowOutcome::kTrained,
+    retire(row, row.any_stale ? RowOutcome::kDropped : RowOutcome::kTrained,
            row.any_stale ? "stale" : "");
   }
 }

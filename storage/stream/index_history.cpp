@@ -41,17 +41,19 @@ IndexSnapshot StreamIndex::snapshot() const {
   for (const Task& task : tasks_) {
     stored.task_totals.push_back(task.totals);
   }
-  for (const auto& [id, group] : groups_) {
-    stored.groups.push_back({id, group.size, group.first, group.num_retired, group.trained,
-                             group.accepted, group.admitted});
+  for (const auto [id, slot] : groups_.by_id()) {
+    const Group& group = groups_[slot];
+    GroupSnapshot& one = stored.groups.emplace_back();
+    one = {group.id, group.size, group.first, group.num_retired, group.trained, group.accepted, {}};
+    for (std::uint32_t index = 0; index < group.size; ++index) {
+      one.admitted.push_back(group.admitted.contains(index) ? 1 : 0);
+    }
   }
   std::sort(stored.groups.begin(), stored.groups.end(),
             [](const GroupSnapshot& a, const GroupSnapshot& b) { return a.first < b.first; });
-  for (const auto& [id, row] : rows_) {
-    stored.rows.push_back(store_row(row));
+  for (const auto [id, slot] : rows_.by_id()) {
+    stored.rows.push_back(store_row(rows_[slot]));
   }
-  std::sort(stored.rows.begin(), stored.rows.end(),
-            [](const RowSnapshot& a, const RowSnapshot& b) { return a.row.id < b.row.id; });
   return stored;
 }
 
@@ -62,7 +64,7 @@ RowSnapshot StreamIndex::store_row(const Row& row) const {
   stored.bytes = row.bytes;
   stored.facts = row.facts;
   stored.accepted = row.accepted ? 1 : 0;
-  for (const Cell& cell : row.cells) {
+  for (const Cell& cell : rows_.cells(row)) {
     const bool leased = cell.state == CellState::kLeased;
     stored.cells.push_back(
         {leased ? CellState::kReady : cell.state, cell.deliveries, cell.failures});
@@ -119,10 +121,11 @@ Status StreamIndex::load(const IndexSnapshot& snapshot) {
     }
     TIDEMILL_RETURN_IF_ERROR(load_row(snapshot.rows[i]));
   }
-  for (auto& [id, group] : groups_) {
+  for (const auto [id, slot] : groups_.by_id()) {
     for (std::uint32_t task = 0; task < tasks_.size(); ++task) {
       if (tasks_[task].options.unit == DeliveryUnit::kGroup) {
-        sync_group(group, task);  // a group without live rows still has a position in the order
+        sync_group(groups_[slot],
+                   task);  // a group without live rows still has a position in the order
       }
     }
   }
@@ -133,7 +136,7 @@ Status StreamIndex::load_group(const GroupSnapshot& stored) {
   const std::string where = "group " + std::to_string(stored.id.value);
   const auto is_flag = [](std::uint8_t flag) { return flag <= 1; };
   if (stored.id.value >= next_group_ || stored.first.value >= next_row_ ||
-      groups_.contains(stored.id)) {
+      groups_.find(stored.id.value) != nullptr) {
     return corrupt(where + " is out of order or occurs twice");
   }
   if (stored.size == 0 || stored.size > options_.max_group_size ||
@@ -143,18 +146,21 @@ Status StreamIndex::load_group(const GroupSnapshot& stored) {
       stored.accepted > stored.size) {
     return corrupt(where + ": counts contradict its size " + std::to_string(stored.size));
   }
-  Group& group = groups_[stored.id];
+  Group& group = groups_.add(stored.id.value);
   group.id = stored.id;
   group.size = stored.size;
   group.first = stored.first;
-  group.num_admitted =
-      static_cast<std::uint32_t>(std::count(stored.admitted.begin(), stored.admitted.end(), 1));
   group.num_retired = stored.num_retired;
   group.trained = stored.trained;
   group.accepted = stored.accepted;
-  group.admitted = stored.admitted;
-  group.cells.resize(tasks_.size());
-  bytes_reserved_ += reservation(group);
+  group.admitted.reset(stored.size);
+  for (std::uint32_t index = 0; index < stored.size; ++index) {
+    if (stored.admitted[index] == 1) {
+      group.admitted.add(index);
+      ++group.num_admitted;
+    }
+  }
+  bytes_reserved_ += reservation(0);
   if (accept_bit_ != 0) {
     held_.running += std::int64_t{group.size} - group.accepted;
     held_.accepted += group.accepted;
@@ -164,41 +170,38 @@ Status StreamIndex::load_group(const GroupSnapshot& stored) {
 
 Status StreamIndex::load_row(const RowSnapshot& stored) {
   const std::string where = "sample " + std::to_string(stored.row.id.value);
-  const bool solo = stored.row.group_size == 0;
-  if (!solo && !groups_.contains(stored.row.group)) {
+  Group* group = groups_.find(stored.row.group.value);
+  if (stored.row.group_size > 0 && group == nullptr) {
     return corrupt(where + ": its group is missing");
   }
   if (stored.cells.size() != tasks_.size() || stored.bytes > kMaxRowBytes || stored.accepted > 1) {
     return corrupt(where + ": cells, bytes or flags are out of range");
   }
-  Group& group = group_for(stored.row);  // creates the substitute group of a row that has none
-  group.num_admitted = solo ? 1 : group.num_admitted;
-  group.live.push_back(stored.row.id);
-  Row& row = rows_[stored.row.id];
+  Row& row = rows_.add(stored.row.id.value);
   row.info = stored.row;
-  row.group = &group;
   row.columns = stored.columns;
-  row.bytes = stored.bytes;
   row.facts = stored.facts;
   row.accepted = stored.accepted == 1;
-  if (solo && row.accepted) {
-    group.accepted = 1;
-    --held_.running;
-    ++held_.accepted;
+  if (stored.row.group_size > 0) {
+    link(*group, row);  // its slots were counted with its group
+  } else {
+    bytes_reserved_ += reservation(0);
+    if (accept_bit_ != 0) {
+      ++(row.accepted ? held_.accepted : held_.running);
+    }
   }
-  add_bytes(group, row.bytes);
-  row.cells.resize(tasks_.size());
+  change_bytes(row, stored.bytes, 0);
   for (std::uint32_t task = 0; task < tasks_.size(); ++task) {
-    const CellSnapshot& cell = stored.cells[task];
-    if (cell.state != CellState::kPending && cell.state != CellState::kReady &&
-        cell.state != CellState::kAcked && cell.state != CellState::kStale) {
+    const CellSnapshot& saved = stored.cells[task];
+    if (saved.state != CellState::kPending && saved.state != CellState::kReady &&
+        saved.state != CellState::kAcked && saved.state != CellState::kStale) {
       return corrupt(where + ": task " + options_.tasks[task].name + " has no such state");
     }
-    row.cells[task].deliveries = cell.deliveries;
-    row.cells[task].failures = cell.failures;
-    row.any_stale = row.any_stale || cell.state == CellState::kStale;
-    row.num_open += cell.state == CellState::kPending || cell.state == CellState::kReady ? 1 : 0;
-    set_state(row, task, cell.state);
+    cell(row, task).deliveries = saved.deliveries;
+    cell(row, task).failures = saved.failures;
+    row.any_stale = row.any_stale || saved.state == CellState::kStale;
+    row.num_open += saved.state == CellState::kPending || saved.state == CellState::kReady ? 1 : 0;
+    set_state(row, task, saved.state);
   }
   return {};
 }

@@ -2,7 +2,6 @@
 // Inspection of a stream index: its content, what tasks wait for, and whether all of it agrees.
 #include <algorithm>
 #include <bit>
-#include <map>
 #include <utility>
 
 #include "storage/stream/stream_index.hpp"
@@ -53,23 +52,33 @@ std::uint64_t StreamIndex::revision(TaskId task) const {
 std::vector<SampleId> StreamIndex::ready_rows(TaskId task) const {
   TIDEMILL_CHECK(known(task)) << task.value;
   std::vector<SampleId> ready;
-  for (const auto& [id, row] : rows_) {
-    if (row.cells[task.value].state == CellState::kReady) {
-      ready.push_back(id);
+  for (const auto [id, slot] : rows_.by_id()) {
+    if (cell(rows_[slot], task.value).state == CellState::kReady) {
+      ready.push_back({id});
     }
   }
-  std::sort(ready.begin(), ready.end());
   return ready;
+}
+
+std::vector<SampleId> StreamIndex::rows_of(const Task& task, Unit unit) const {
+  if (task.options.unit == DeliveryUnit::kRow) {
+    return {SampleId{unit.id}};
+  }
+  std::vector<SampleId> rows;
+  for (const Row* row = first_of(*groups_.find(unit.id)); row != nullptr; row = next_of(*row)) {
+    rows.push_back(row->info.id);
+  }
+  return rows;
 }
 
 std::vector<std::vector<SampleId>> StreamIndex::deliverable(TaskId task) const {
   TIDEMILL_CHECK(known(task)) << task.value;
   const Task& owner = tasks_[task.value];
   const bool strict = owner.options.order == DeliveryOrder::kStrict;
-  const std::optional<Unit> blocked = strict ? owner.first_blocked() : std::nullopt;
+  const std::optional<std::uint64_t> blocked = strict ? owner.first_blocked() : std::nullopt;
   std::vector<std::vector<SampleId>> units;
   for (const auto& [unit, oldest_step] : owner.ready.fresh()) {
-    if (blocked && *blocked < unit) {
+    if (blocked && *blocked < unit.position) {
       break;
     }
     units.push_back(rows_of(owner, unit));
@@ -80,14 +89,14 @@ std::vector<std::vector<SampleId>> StreamIndex::deliverable(TaskId task) const {
 std::vector<LeaseView> StreamIndex::leases(TaskId task) const {
   TIDEMILL_CHECK(known(task)) << task.value;
   std::vector<LeaseView> views;
-  for (const auto& [id, row] : rows_) {
-    if (const LeaseTable::Entry* lease = leases_.find({task, id}); lease != nullptr) {
-      views.push_back(
-          {{id, options_.incarnation, lease->generation}, *lease->consumer, lease->deadline});
+  for (const auto [id, slot] : rows_.by_id()) {
+    if (const Slot leased = cell(rows_[slot], task.value).lease; leased != kNoSlot) {
+      const LeaseTable::Entry& lease = leases_[leased];
+      views.push_back({{{id}, options_.incarnation, lease.generation},
+                       leases_.name(lease.consumer),
+                       lease.deadline});
     }
   }
-  std::sort(views.begin(), views.end(),
-            [](const LeaseView& a, const LeaseView& b) { return a.lease.row < b.lease.row; });
   return views;
 }
 
@@ -95,25 +104,28 @@ std::string StreamIndex::waiting_for(TaskId task) const {
   TIDEMILL_CHECK(known(task)) << task.value;
   const Task& owner = tasks_[task.value];
   ++work_.units;
-  const std::optional<Unit> oldest = owner.first_blocked();
+  const std::optional<std::uint64_t> oldest = owner.first_blocked();
   if (!oldest) {
     return owner.ready.fresh().empty() ? "new rows" : "";
   }
-  return owner.options.unit == DeliveryUnit::kGroup
-             ? describe_group(*oldest, task.value)
-             : describe_row(*find_row({oldest->id}), task.value);
+  if (owner.options.unit == DeliveryUnit::kRow) {
+    return describe_row(*find_row({*oldest}), task.value);
+  }
+  const Slot pending = owner.pending.find(*oldest);
+  return describe_group(
+      pending != kNoSlot ? groups_[pending] : *groups_.find(owner.ready.stale().front().id),
+      task.value);
 }
 
-std::string StreamIndex::describe_group(Unit unit, std::uint32_t task) const {
-  const Group& group = groups_.at(GroupId{unit.id});
-  const std::string where = "group " + number(unit.id) + ": ";
+std::string StreamIndex::describe_group(const Group& group, std::uint32_t task) const {
+  const std::string where = "group " + number(group.id.value) + ": ";
   if (!group.all_admitted()) {
     return where + number(group.num_admitted) + " of " + number(group.size) + " rows admitted";
   }
-  for (const SampleId id : group.live) {
-    const Row& row = *find_row(id);
-    if (row.cells[task].state == CellState::kPending) {
-      return where + describe_row(row, task);
+  for (const Row* row = first_of(group); row != nullptr; row = next_of(*row)) {
+    ++work_.rows;
+    if (cell(*row, task).state == CellState::kPending) {
+      return where + describe_row(*row, task);
     }
   }
   return where + "too stale at version " + number(version_);
@@ -131,9 +143,10 @@ std::string StreamIndex::describe_row(const Row& row, std::uint32_t task) const 
     if ((tasks_[writer].outputs >> column & 1U) == 0) {
       continue;
     }
-    const LeaseTable::Entry* lease = leases_.find({TaskId{writer}, row.info.id});
+    const Slot lease = cell(row, writer).lease;
     return what + ", task " + tasks_[writer].options.name +
-           (lease == nullptr ? ", not leased" : ", leased by " + *lease->consumer);
+           (lease == kNoSlot ? ", not leased"
+                             : ", leased by " + leases_.name(leases_[lease].consumer));
   }
   return what;
 }
@@ -141,14 +154,11 @@ std::string StreamIndex::describe_row(const Row& row, std::uint32_t task) const 
 // -- checking -----------------------------------------------------------------
 
 Status StreamIndex::check_invariants() const {
-  for (const auto& [id, group] : groups_) {
-    TIDEMILL_RETURN_IF_ERROR(check_group(group));
+  for (const auto [id, slot] : groups_.by_id()) {
+    TIDEMILL_RETURN_IF_ERROR(check_group(groups_[slot]));
   }
-  for (const auto& [id, group] : solos_) {
-    TIDEMILL_RETURN_IF_ERROR(check_group(group));
-  }
-  for (const auto& [id, row] : rows_) {
-    TIDEMILL_RETURN_IF_ERROR(check_row(row));
+  for (const auto [id, slot] : rows_.by_id()) {
+    TIDEMILL_RETURN_IF_ERROR(check_row(rows_[slot]));
   }
   for (std::uint32_t task = 0; task < tasks_.size(); ++task) {
     TIDEMILL_RETURN_IF_ERROR(check_task(task));
@@ -159,42 +169,45 @@ Status StreamIndex::check_invariants() const {
 Status StreamIndex::check_group(const Group& group) const {
   const std::string where =
       "group " + number(group.id.value) + " from sample " + number(group.first.value);
-  const auto listed = std::count(group.admitted.begin(), group.admitted.end(), 1);
-  if ((!group.solo && static_cast<std::uint32_t>(listed) != group.num_admitted) ||
-      group.live.size() + group.num_retired + group.trained != group.num_admitted) {
-    return broken(where + ": admitted " + number(group.num_admitted) + ", live " +
-                  number(group.live.size()) + ", retired " + number(group.num_retired) +
-                  ", trained " + number(group.trained));
+  std::uint32_t admitted = 0;
+  for (std::uint32_t index = 0; index < group.size; ++index) {
+    admitted += group.admitted.contains(index) ? 1 : 0;
   }
-  if (group.closed || (group.live.empty() && group.all_admitted())) {
+  if (admitted != group.num_admitted ||
+      group.num_live + group.num_retired + group.trained != group.num_admitted) {
+    return broken(where + ": admitted " + number(group.num_admitted) + ", live " +
+                  number(group.num_live) + ", retired " + number(group.num_retired) + ", trained " +
+                  number(group.trained));
+  }
+  if (group.closed || (group.num_live == 0 && group.all_admitted())) {
     return broken(where + " should have left");
   }
   std::uint64_t bytes = 0;
   std::uint32_t accepted = 0;
-  std::vector<internal::GroupCell> cells(tasks_.size());
-  for (const SampleId id : group.live) {
-    const auto found = rows_.find(id);
-    if (found == rows_.end() || found->second.group != &group) {
-      return broken(where + " lists sample " + number(id.value));
+  std::uint32_t listed = 0;
+  std::vector<GroupCell> cells(tasks_.size());
+  for (const Row* row = first_of(group); row != nullptr; row = next_of(*row)) {
+    if (rows_.find(row->info.id.value) != row || row->group != group.slot) {
+      return broken(where + " lists sample " + number(row->info.id.value));
     }
-    const Row& row = found->second;
-    bytes += row.bytes;
-    accepted += row.accepted ? 1 : 0;
-    for (std::size_t task = 0; task < tasks_.size(); ++task) {
-      const CellState state = row.cells[task].state;
+    ++listed;
+    bytes += row->bytes;
+    accepted += row->accepted ? 1 : 0;
+    for (std::uint32_t task = 0; task < tasks_.size(); ++task) {
+      const CellState state = cell(*row, task).state;
       cells[task].ready += state == CellState::kReady ? 1 : 0;
       cells[task].taken += state == CellState::kLeased || is_done(state) ? 1 : 0;
     }
   }
   // When slots are counted, those of rows that left stay with the group as accepted.
   const std::uint32_t left = accept_bit_ == 0 ? 0 : group.num_retired + group.trained;
-  if (bytes != group.bytes || accepted + left != group.accepted) {
-    return broken(where + ": bytes " + number(group.bytes) + ", accepted " +
-                  number(group.accepted));
+  if (listed != group.num_live || bytes != group.bytes || accepted + left != group.accepted) {
+    return broken(where + ": rows " + number(group.num_live) + ", bytes " + number(group.bytes) +
+                  ", accepted " + number(group.accepted));
   }
   for (std::size_t task = 0; task < tasks_.size(); ++task) {
-    if (cells[task].ready != group.cells[task].ready ||
-        cells[task].taken != group.cells[task].taken) {
+    const GroupCell& counts = groups_.cells(group)[task];
+    if (cells[task].ready != counts.ready || cells[task].taken != counts.taken) {
       return broken(where + ": counts of task " + tasks_[task].options.name);
     }
   }
@@ -208,32 +221,17 @@ Status StreamIndex::check_row(const Row& row) const {
   if (high_bits || row.info.id.value >= next_row_) {
     return broken(where + ": columns or id out of range");
   }
-  const auto& live = row.group->live;
-  if (std::count(live.begin(), live.end(), row.info.id) != 1) {
-    return broken(where + " is not listed once in its group");
-  }
-  if (!row.group->solo &&
-      (row.info.group != row.group->id || row.info.group_size != row.group->size ||
-       row.info.index_in_group >= row.group->size ||
-       row.group->admitted[row.info.index_in_group] != 1)) {
+  if (row.in_group() != (row.info.group_size > 0) ||
+      (row.in_group() &&
+       (row.info.group != group_of(row).id || row.info.group_size != group_of(row).size ||
+        row.info.index_in_group >= group_of(row).size ||
+        !group_of(row).admitted.contains(row.info.index_in_group)))) {
     return broken(where + " contradicts its group");
   }
   std::uint32_t open = 0;
   for (std::uint32_t task = 0; task < tasks_.size(); ++task) {
-    const Cell& cell = row.cells[task];
-    const bool complete = (tasks_[task].inputs & ~row.columns) == 0;
-    const bool leased = leases_.find({TaskId{task}, row.info.id}) != nullptr;
-    open += is_done(cell.state) ? 0 : 1;
-    if (complete == (cell.state == CellState::kPending) ||
-        leased != (cell.state == CellState::kLeased)) {
-      return broken(where + ": state of task " + tasks_[task].options.name);
-    }
-    if (cell.failures > cell.deliveries) {
-      return broken(where + ": more failures than deliveries");
-    }
-    if (options_.max_deliveries > 0 && cell.failures >= options_.max_deliveries) {
-      return broken(where + ": " + number(cell.failures) + " failed deliveries");
-    }
+    TIDEMILL_RETURN_IF_ERROR(check_cell(row, task));
+    open += is_done(cell(row, task).state) ? 0 : 1;
   }
   if (open != row.num_open || open == 0) {
     return broken(where + ": open for " + number(row.num_open) + " tasks");
@@ -241,47 +239,61 @@ Status StreamIndex::check_row(const Row& row) const {
   return {};
 }
 
+Status StreamIndex::check_cell(const Row& row, std::uint32_t task) const {
+  const std::string where = "sample " + number(row.info.id.value);
+  const Cell& checked = cell(row, task);
+  const bool complete = (tasks_[task].inputs & ~row.columns) == 0;
+  const bool leased = checked.lease != kNoSlot;
+  if (complete == (checked.state == CellState::kPending) ||
+      leased != (checked.state == CellState::kLeased) ||
+      (leased && leases_[checked.lease].row != TaskRow{{task}, row.info.id})) {
+    return broken(where + ": state of task " + tasks_[task].options.name);
+  }
+  if (checked.failures > checked.deliveries) {
+    return broken(where + ": more failures than deliveries");
+  }
+  if (options_.max_deliveries > 0 && checked.failures >= options_.max_deliveries) {
+    return broken(where + ": " + number(checked.failures) + " failed deliveries");
+  }
+  return {};
+}
+
 Status StreamIndex::check_task(std::uint32_t index) const {
   const Task& task = tasks_[index];
-  std::map<Unit, std::uint64_t> ready;
-  std::set<Unit> pending;
+  ReadySet ready(task.options.max_staleness);
+  ready.set_version(version_);
+  IdMap pending;
   std::uint64_t num_ready = 0;
-  for (const auto& [id, row] : rows_) {
-    const CellState state = row.cells[index].state;
+  for (const auto [id, slot] : rows_.by_id()) {
+    const CellState state = cell(rows_[slot], index).state;
     num_ready += state == CellState::kReady ? 1 : 0;
-    if (task.options.unit == DeliveryUnit::kRow) {
-      if (state == CellState::kReady) {
-        ready.emplace(row.unit(), row.facts.oldest_step);
-      } else if (state == CellState::kPending) {
-        pending.insert(row.unit());
-      }
+    if (task.options.unit == DeliveryUnit::kRow && state == CellState::kReady) {
+      ready.put(rows_[slot].unit(), rows_[slot].facts.oldest_step);
+    } else if (task.options.unit == DeliveryUnit::kRow && state == CellState::kPending) {
+      pending.insert(id, slot);
     }
   }
-  for (const auto& [id, group] : groups_) {
+  for (const auto [id, slot] : groups_.by_id()) {
     if (task.options.unit == DeliveryUnit::kRow) {
       break;
     }
-    if (group.cells[index].ready > 0 &&
-        group.cells[index].ready + group.num_retired == group.size) {
+    const Group& group = groups_[slot];
+    const GroupCell& counts = groups_.cells(group)[index];
+    if (counts.ready > 0 && counts.ready + group.num_retired == group.size) {
       std::uint64_t oldest = kNoStep;
-      for (const SampleId member : group.live) {
-        oldest = std::min(oldest, rows_.at(member).facts.oldest_step);
+      for (const Row* row = first_of(group); row != nullptr; row = next_of(*row)) {
+        oldest = std::min(oldest, row->facts.oldest_step);
       }
-      ready.emplace(group.unit(), oldest);
-    } else if (group.cells[index].taken == 0) {
-      pending.insert(group.unit());
+      ready.put(group.unit(), oldest);
+    } else if (counts.taken == 0) {
+      pending.insert(group.first.value, slot);
     }
   }
   const std::string where = "task " + task.options.name;
-  ReadySet expected(task.options.max_staleness);
-  expected.set_version(version_);
-  for (const auto& [unit, oldest] : ready) {
-    expected.put(unit, oldest);
-  }
-  if (expected.fresh() != task.ready.fresh() || expected.stale() != task.ready.stale()) {
+  if (ready.fresh() != task.ready.fresh() || ready.stale() != task.ready.stale()) {
     return broken(where + ": ready units");
   }
-  if (pending != task.pending) {
+  if (!std::equal(pending.begin(), pending.end(), task.pending.begin(), task.pending.end())) {
     return broken(where + ": pending units");
   }
   if (num_ready != task.num_ready) {
@@ -299,34 +311,36 @@ Status StreamIndex::check_sums() const {
   }
   std::uint64_t used = 0;
   std::uint64_t reserved = 0;
-  std::size_t listed = 0;
+  std::size_t grouped = 0;
+  std::size_t leased = 0;
   HeldSlots held;
-  const auto add = [&](const Group& group) {
-    used += group.bytes;
-    reserved += reservation(group);
-    listed += group.live.size();
-    held.accepted += group.accepted;
-    held.running += std::int64_t{group.size} - group.accepted;
+  const auto add = [&](std::uint64_t bytes, std::int64_t size, std::int64_t accepted) {
+    used += bytes;
+    reserved += reservation(bytes);
+    held.accepted += accepted;
+    held.running += size - accepted;
   };
-  for (const auto& [id, group] : groups_) {
-    add(group);
+  for (const auto [id, slot] : groups_.by_id()) {
+    add(groups_[slot].bytes, groups_[slot].size, groups_[slot].accepted);
+    grouped += groups_[slot].num_live;
   }
-  for (const auto& [id, group] : solos_) {
-    add(group);
+  for (const auto [id, slot] : rows_.by_id()) {
+    const Row& row = rows_[slot];
+    if (!row.in_group()) {
+      add(row.bytes, 1, row.accepted ? 1 : 0);
+    }
+    grouped -= row.in_group() ? 1 : 0;
+    for (const Cell& one : rows_.cells(row)) {
+      leased += one.lease != kNoSlot ? 1 : 0;
+    }
   }
-  if (used != bytes_used_ || reserved != bytes_reserved_ || listed != rows_.size()) {
+  if (used != bytes_used_ || reserved != bytes_reserved_ || grouped != 0) {
     return broken("bytes used " + number(bytes_used_) + ", reserved " + number(bytes_reserved_) +
                   ", rows " + number(rows_.size()));
   }
   if (accept_bit_ != 0 && held != held_) {
     return broken("slots held: running " + std::to_string(held_.running) + ", accepted " +
                   std::to_string(held_.accepted));
-  }
-  std::size_t leased = 0;
-  for (const auto& [id, row] : rows_) {
-    leased += static_cast<std::size_t>(
-        std::count_if(row.cells.begin(), row.cells.end(),
-                      [](const Cell& cell) { return cell.state == CellState::kLeased; }));
   }
   if (leased != leases_.size()) {
     return broken(number(leases_.size()) + " leases for " + number(leased) + " leased rows");

@@ -3,7 +3,6 @@
 #include "storage/stream/stream_index.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 namespace tidemill::storage {
@@ -34,7 +33,11 @@ bool is_taken(CellState state) noexcept {
 
 }  // namespace
 
-StreamIndex::StreamIndex(StreamOptions options) : options_(std::move(options)) {
+StreamIndex::StreamIndex(StreamOptions options)
+    : options_(std::move(options)),
+      rows_(options_.tasks.size()),
+      groups_(options_.tasks.size()),
+      leases_(options_.tasks.size()) {
   tasks_.reserve(options_.tasks.size());
   for (const TaskOptions& task : options_.tasks) {
     tasks_.emplace_back(task);
@@ -57,12 +60,27 @@ Result<std::unique_ptr<StreamIndex>> StreamIndex::create(StreamOptions options) 
 
 const internal::Row* StreamIndex::find_row(SampleId id) const {
   ++work_.rows;
-  const auto row = rows_.find(id);
-  return row == rows_.end() ? nullptr : &row->second;
+  return rows_.find(id.value);
 }
 
 internal::Row* StreamIndex::find_row(SampleId id) {
   return const_cast<Row*>(std::as_const(*this).find_row(id));
+}
+
+const internal::Row* StreamIndex::next_of(const Row& row) const {
+  return row.next_in_group == kNoSlot ? nullptr : &rows_[row.next_in_group];
+}
+
+internal::Row* StreamIndex::next_of(const Row& row) {
+  return const_cast<Row*>(std::as_const(*this).next_of(row));
+}
+
+const internal::Row* StreamIndex::first_of(const Group& group) const {
+  return group.first_live == kNoSlot ? nullptr : &rows_[group.first_live];
+}
+
+internal::Row* StreamIndex::first_of(const Group& group) {
+  return const_cast<Row*>(std::as_const(*this).first_of(group));
 }
 
 const SampleRow* StreamIndex::find(SampleId row) const {
@@ -133,7 +151,7 @@ std::string StreamIndex::column_text(SampleId row, ColumnId column) const {
 
 Status StreamIndex::check_live_row(const Row& row, const SampleRow& named,
                                    std::span<const CellInfo> columns) {
-  if (named.group_size > 0 && (row.group->solo || named.group != row.info.group)) {
+  if (named.group_size > 0 && (!row.in_group() || named.group != row.info.group)) {
     return refuse(Refusal::kGroupMismatch,
                   sample(named.id) + " is not in group " + std::to_string(named.group.value));
   }
@@ -164,8 +182,8 @@ Status StreamIndex::check_new_row(const SampleRow& row) {
     return refuse(Refusal::kBadGroup, where + ": size " + std::to_string(row.group_size) +
                                           ", at most " + std::to_string(options_.max_group_size));
   }
-  if (const auto group = groups_.find(row.group); group != groups_.end()) {
-    return check_group_index(group->second, row);
+  if (const Group* group = groups_.find(row.group.value); group != nullptr) {
+    return check_group_index(*group, row);
   }
   if (row.group.value < next_group_ || row.group.value == kNoStep) {
     return refuse(Refusal::kGroupRetired, Errc::kNotFound,
@@ -184,7 +202,7 @@ Status StreamIndex::check_group_index(const Group& group, const SampleRow& row) 
     return refuse(Refusal::kGroupFull, where + ": already has all " + std::to_string(group.size));
   }
   if (row.group_size != group.size || row.index_in_group >= group.size ||
-      group.admitted[row.index_in_group] != 0) {
+      group.admitted.contains(row.index_in_group)) {
     return refuse(Refusal::kBadGroup, where + ": index " + std::to_string(row.index_in_group) +
                                           " of " + std::to_string(row.group_size) +
                                           " is taken, or contradicts the group's size " +
@@ -205,43 +223,54 @@ Status StreamIndex::check_byte_limit(const SampleRow& row) {
 }
 
 internal::Group& StreamIndex::group_for(const SampleRow& row) {
-  const bool solo = row.group_size == 0;
-  if (!solo) {
-    if (const auto known = groups_.find(row.group); known != groups_.end()) {
-      return known->second;
-    }
-    next_group_ = row.group.value + 1;
+  if (Group* known = groups_.find(row.group.value); known != nullptr) {
+    return *known;
   }
-  Group& group = solo ? solos_[row.id] : groups_[row.group];
+  next_group_ = row.group.value + 1;
+  Group& group = groups_.add(row.group.value);
   group.id = row.group;
-  group.solo = solo;
-  group.size = std::max(1U, row.group_size);
+  group.size = row.group_size;
   group.first = row.id;
-  group.admitted.resize(row.group_size);
-  group.cells.resize(tasks_.size());
-  bytes_reserved_ += reservation(group);
-  if (accept_bit_ != 0) {
-    held_.running += group.size;
-  }
+  group.admitted.reset(row.group_size);
+  bytes_reserved_ += reservation(0);
+  held_.running += accept_bit_ == 0 ? 0 : group.size;
   return group;
 }
 
+void StreamIndex::link(Group& group, Row& row) {
+  row.group = group.slot;
+  row.previous_in_group = group.last_live;
+  (group.last_live == kNoSlot ? group.first_live : rows_[group.last_live].next_in_group) = row.slot;
+  group.last_live = row.slot;
+  ++group.num_live;
+}
+
+void StreamIndex::unlink(Group& group, const Row& row) {
+  (row.previous_in_group == kNoSlot ? group.first_live
+                                    : rows_[row.previous_in_group].next_in_group) =
+      row.next_in_group;
+  (row.next_in_group == kNoSlot ? group.last_live : rows_[row.next_in_group].previous_in_group) =
+      row.previous_in_group;
+  --group.num_live;
+}
+
 internal::Row& StreamIndex::admit(const SampleRow& info) {
-  Group& group = group_for(info);
-  ++group.num_admitted;
-  group.live.push_back(info.id);
-  if (!group.solo) {
-    group.admitted[info.index_in_group] = 1;
-  }
-  Row& row = rows_[info.id];
+  Row& row = rows_.add(info.id.value);
   row.info = info;
-  row.group = &group;
   row.num_open = static_cast<std::uint32_t>(tasks_.size());
-  row.cells.resize(tasks_.size());
+  if (info.group_size > 0) {
+    Group& group = group_for(info);
+    link(group, row);
+    ++group.num_admitted;
+    group.admitted.add(info.index_in_group);
+  } else {
+    bytes_reserved_ += reservation(0);
+    held_.running += accept_bit_ == 0 ? 0 : 1;
+  }
   next_row_ = info.id.value + 1;
   ++totals_.admitted;
   for (std::uint32_t task = 0; task < tasks_.size(); ++task) {
-    sync(row, task);
+    set_state(row, task, CellState::kPending);
   }
   return row;
 }
@@ -254,8 +283,7 @@ void StreamIndex::write(Row& row, std::span<const CellInfo> columns, const RowFa
     bytes += column.bytes;
   }
   row.columns |= written;
-  row.bytes += bytes;
-  add_bytes(*row.group, bytes);
+  change_bytes(row, bytes, 0);
   const bool older = facts.oldest_step < row.facts.oldest_step;
   row.facts.oldest_step = std::min(row.facts.oldest_step, facts.oldest_step);
   if (facts.tokens != kNoTokens) {
@@ -265,33 +293,27 @@ void StreamIndex::write(Row& row, std::span<const CellInfo> columns, const RowFa
     accept(row);
   }
   for (std::uint32_t task = 0; task < tasks_.size(); ++task) {
-    const CellState state = row.cells[task].state;
-    // The bits that remain are the missing columns.
-    const int missing = std::popcount(tasks_[task].inputs & ~row.columns);
-    if (state == CellState::kPending && missing == 0) {
+    const CellState state = cell(row, task).state;
+    const bool complete = (tasks_[task].inputs & ~row.columns) == 0;
+    // A ready row that is written again may have become older.
+    if ((state == CellState::kPending && complete) || (state == CellState::kReady && older)) {
       set_state(row, task, CellState::kReady);
-    } else if (state == CellState::kReady && older) {
-      sync(row, task);
     }
   }
 }
 
-std::uint64_t StreamIndex::reservation(const Group& group) const noexcept {
-  return options_.limit_bytes == 0 ? group.bytes : std::max(group.bytes, options_.group_bytes);
+std::uint64_t StreamIndex::reservation(std::uint64_t bytes) const noexcept {
+  return options_.limit_bytes == 0 ? bytes : std::max(bytes, options_.group_bytes);
 }
 
-void StreamIndex::add_bytes(Group& group, std::uint64_t bytes) {
-  bytes_reserved_ -= reservation(group);
-  group.bytes += bytes;
-  bytes_reserved_ += reservation(group);
-  bytes_used_ += bytes;
-}
-
-void StreamIndex::remove_bytes(Group& group, std::uint64_t bytes) {
-  bytes_reserved_ -= reservation(group);
-  group.bytes -= bytes;
-  bytes_reserved_ += reservation(group);
-  bytes_used_ -= bytes;
+void StreamIndex::change_bytes(Row& row, std::uint64_t added, std::uint64_t removed) {
+  row.bytes += added - removed;
+  bytes_used_ += added - removed;
+  std::uint64_t after = row.bytes;
+  if (row.in_group()) {
+    after = group_of(row).bytes += added - removed;
+  }
+  bytes_reserved_ += reservation(after) - reservation(after - added + removed);
 }
 
 // -- versions -----------------------------------------------------------------
@@ -316,74 +338,93 @@ void StreamIndex::restore_version(std::uint64_t step) {
 // -- cells --------------------------------------------------------------------
 
 void StreamIndex::set_state(Row& row, std::uint32_t task, CellState state) {
-  Cell& cell = row.cells[task];
-  internal::GroupCell& group = row.group->cells[task];
-  if (cell.state == CellState::kReady) {
-    --group.ready;
-    --tasks_[task].num_ready;
+  const CellState before = std::exchange(cell(row, task).state, state);
+  count(row, task, before, state);
+  if (tasks_[task].options.unit == DeliveryUnit::kRow) {
+    sync_row(row, task, before);
+  } else if (row.in_group()) {
+    sync_group(group_of(row), task);
   }
-  if (is_taken(cell.state)) {
-    --group.taken;
-  }
-  cell.state = state;
-  if (state == CellState::kReady) {
-    ++group.ready;
-    ++tasks_[task].num_ready;
-  }
-  if (is_taken(state)) {
-    ++group.taken;
-  }
-  sync(row, task);
 }
 
-void StreamIndex::sync(const Row& row, std::uint32_t task) {
-  Task& owner = tasks_[task];
-  if (owner.options.unit == DeliveryUnit::kGroup) {
-    if (!row.group->solo) {
-      sync_group(*row.group, task);
-    }
-    return;
+void StreamIndex::count(const Row& row, std::uint32_t task, CellState before, CellState after) {
+  const std::uint32_t was_ready = before == CellState::kReady ? 1 : 0;
+  const std::uint32_t is_ready = after == CellState::kReady ? 1 : 0;
+  tasks_[task].num_ready += is_ready;
+  tasks_[task].num_ready -= was_ready;
+  if (row.in_group()) {
+    GroupCell& group = groups_.cells(group_of(row))[task];
+    group.ready += is_ready - was_ready;
+    group.taken += (is_taken(after) ? 1U : 0U) - (is_taken(before) ? 1U : 0U);
   }
+}
+
+// Moves a row of a task that takes rows from the set of its state before to that of its state now.
+void StreamIndex::sync_row(const Row& row, std::uint32_t task, CellState before) {
   ++work_.units;
-  const CellState state = row.cells[task].state;
-  if (state == CellState::kReady) {
-    owner.ready.put(row.unit(), row.facts.oldest_step);
-    ++owner.revision;
-  } else {
+  Task& owner = tasks_[task];
+  const CellState state = cell(row, task).state;
+  if (before == CellState::kPending && state != CellState::kPending) {
+    owner.pending.erase(row.info.id.value);
+  } else if (before == CellState::kReady && state != CellState::kReady) {
     owner.ready.erase(row.unit());
   }
   if (state == CellState::kPending) {
-    owner.pending.insert(row.unit());
-  } else {
-    owner.pending.erase(row.unit());
+    owner.pending.insert(row.info.id.value, row.slot);
+  } else if (state == CellState::kReady) {
+    owner.ready.put(row.unit(), row.facts.oldest_step);
+    ++owner.revision;
   }
 }
 
 void StreamIndex::sync_group(const Group& group, std::uint32_t task) {
   ++work_.units;
   Task& owner = tasks_[task];
-  const internal::GroupCell& cell = group.cells[task];
+  const GroupCell& counts = groups_.cells(group)[task];
   if (group.closed) {  // its rows are being removed one by one
     owner.ready.erase(group.unit());
-    owner.pending.erase(group.unit());
+    owner.pending.erase(group.first.value);
     ++owner.revision;
     return;
   }
-  if (cell.ready > 0 && cell.ready == group.size - group.num_retired) {
+  if (counts.ready > 0 && counts.ready == group.size - group.num_retired) {
     std::uint64_t oldest_step = kNoStep;
-    for (const SampleId id : group.live) {
-      oldest_step = std::min(oldest_step, find_row(id)->facts.oldest_step);
+    for (const Row* row = first_of(group); row != nullptr; row = next_of(*row)) {
+      ++work_.rows;
+      oldest_step = std::min(oldest_step, row->facts.oldest_step);
     }
     owner.ready.put(group.unit(), oldest_step);
-    owner.pending.erase(group.unit());
+    owner.pending.erase(group.first.value);
     ++owner.revision;
     return;
   }
   owner.ready.erase(group.unit());
-  if (cell.taken > 0) {
-    owner.pending.erase(group.unit());
+  if (counts.taken > 0) {
+    owner.pending.erase(group.first.value);
   } else {
-    owner.pending.insert(group.unit());
+    owner.pending.insert(group.first.value, group.slot);
+  }
+}
+
+// Takes a row that leaves out of the counts and sets of a task, and ends its lease. The cell
+// becomes pending, but is in no set.
+void StreamIndex::leave_task(Row& row, std::uint32_t task) {
+  if (const Slot lease = std::exchange(cell(row, task).lease, kNoSlot); lease != kNoSlot) {
+    leases_.remove(lease);
+  }
+  Task& owner = tasks_[task];
+  if (owner.options.unit == DeliveryUnit::kGroup) {
+    set_state(row, task, CellState::kPending);
+    return;
+  }
+  ++work_.units;
+  ++owner.revision;
+  const CellState before = std::exchange(cell(row, task).state, CellState::kPending);
+  count(row, task, before, CellState::kPending);
+  if (before == CellState::kPending) {
+    owner.pending.erase(row.info.id.value);
+  } else if (before == CellState::kReady) {
+    owner.ready.erase(row.unit());
   }
 }
 
