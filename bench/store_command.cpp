@@ -35,9 +35,10 @@ public:
     auto* order =
         app.add_option("--order", order_, "Order in which rows are finished")->default_str("both");
     launcher::accept_names(*order, {name_of(StoreOrder::kAdmission), name_of(StoreOrder::kRandom)});
-    auto* call = app.add_option("--rows-per-call", how_.rows_per_call, "Rows of a lease and an ack")
-                     ->type_name("N")
-                     ->capture_default_str();
+    auto* call =
+        app.add_option("--rows-per-call", how_.rows_per_call, "Rows of a write, a lease and an ack")
+            ->type_name("N")
+            ->capture_default_str();
     launcher::accept_integers(*call, {1, 1 << 16});
     auto* rows =
         app.add_option("--measured-rows", how_.measured_rows, "Rows of each repetition, at least")

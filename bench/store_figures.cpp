@@ -109,12 +109,12 @@ private:
   // What is measured. Not inlined, so that a profile can be limited to it.
   [[gnu::noinline]] void pass_chosen() {
     const std::array<storage::CellInfo, 1> cells{{{kResponse, 256}}};
+    writes_.clear();
     for (const SampleId id : chosen_) {
-      storage::SampleRow row;
-      row.id = id;
-      const Status written = index_->put(row, cells, {0, 64});
-      TIDEMILL_CHECK(written.ok()) << written.message();
+      writes_.push_back({{.id = id}, cells, {0, 64}});
     }
+    const Status written = index_->put(writes_);
+    TIDEMILL_CHECK(written.ok()) << written.message();
     const auto count = static_cast<std::uint32_t>(chosen_.size());
     const Status leased = index_->lease({kConsume, kConsumer, count, count}, now_, grant_);
     TIDEMILL_CHECK(leased.ok() && grant_.shares[0].rows.size() == count) << count;
@@ -135,6 +135,7 @@ private:
   std::vector<SampleId> live_;  // from `first_` on
   std::size_t first_ = 0;
   std::vector<SampleId> chosen_;
+  std::vector<storage::RowWrite> writes_;
   storage::Grant grant_;
   std::vector<storage::HeldRowInfo> held_;
   storage::Settlement settlement_;

@@ -22,7 +22,7 @@ enum class StoreOrder : std::uint8_t {
 struct StoreMeasure {
   std::vector<std::string> figures = {};  // names, as `store_figures` returns them; empty: all
   std::optional<StoreOrder> order = std::nullopt;  // none: each
-  std::uint64_t rows_per_call = 64;                // of a lease and of its ack
+  std::uint64_t rows_per_call = 64;                // of a write, of a lease and of an ack
   std::uint64_t measured_rows = 1'000'000;         // of each repetition
   std::uint64_t repetitions = 5;                   // after one that warms up
 };

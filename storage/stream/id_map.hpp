@@ -1,32 +1,116 @@
 // SPDX-License-Identifier: Apache-2.0
-// An ordered map from ids to slots.
-//
-// The map is a tree whose nodes have 64 children each: six bits of the id choose the child, and a
-// word of 64 bits says which children exist. Ids that were given out one after the other share
-// their nodes, so a map of n such ids has about n / 64 leaves. The tree has a fixed number of
-// levels, which is enough for ids that differ in their last 30 bits only, and gets more if they
-// differ in others. So the cost of a call does not depend on the number of ids.
+// Ordered sets of ids, and ordered maps from ids to slots.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
-#include <memory>
-#include <utility>
-#include <vector>
 
+#include "storage/stream/id_tree.hpp"
 #include "storage/stream/slots.hpp"
 
 namespace tidemill::storage {
 
-/// Maps ids to slots, in ascending order of the ids.
+namespace internal {
+
+/// The slots of the ids of one word.
+struct alignas(64) WordSlots {
+  WordSlots() { slots.fill(kNoSlot); }
+  std::array<Slot, 64> slots;
+};
+
+/// A page with the slots of its ids.
+struct SlotPage : IdPage {
+  std::array<WordSlots*, 64> leaves{};  // null where the word is 0
+};
+
+/// Visits ids in ascending order.
+template <class Page>
+class IdCursor {
+public:
+  IdCursor() = default;
+  explicit IdCursor(const IdTree<Page>& tree) : place_(tree.first()) { enter_page(); }
+
+  [[nodiscard]] std::uint64_t id() const noexcept {
+    return place_.base() | word_ << kIdBits | lowest(bits_);
+  }
+  [[nodiscard]] const Page* page() const noexcept { return place_.page(); }
+  void advance() noexcept {
+    bits_ &= bits_ - 1;
+    if (bits_ != 0) {
+      return;
+    }
+    words_ &= words_ - 1;
+    if (words_ != 0) {
+      enter_word();
+    } else {
+      place_.advance();
+      enter_page();
+    }
+  }
+  friend bool operator==(const IdCursor& a, const IdCursor& b) noexcept {
+    return a.page() == b.page() && a.bits_ == b.bits_ && a.words_ == b.words_;
+  }
+
+private:
+  void enter_page() noexcept {
+    words_ = page() == nullptr ? 0 : page()->used;
+    if (words_ != 0) {
+      enter_word();
+    }
+  }
+  void enter_word() noexcept {
+    word_ = lowest(words_);
+    bits_ = page()->words[word_];
+  }
+
+  typename IdTree<Page>::Place place_;
+  std::uint64_t words_ = 0;  // of the page that are left
+  std::uint64_t word_ = 0;
+  std::uint64_t bits_ = 0;  // of that word that are left
+};
+
+}  // namespace internal
+
+/// A set of ids, in ascending order.
 ///
-/// Cost: O(log_64 of the largest id) per call, and per id for iteration. Adding an id allocates
-/// only if the map needs more nodes than ever before.
-/// Memory: nodes are reused and never given back. For each id of the peak, there is at most one
-/// leaf (264 bytes) and, in addition, one inner node (520 bytes) for each level. For ids without
-/// gaps it is 4.3 bytes per id.
+/// Cost: O(log of the largest id, to base 64) per call. Allocates only for more pages than ever.
+/// Memory: for ids without gaps, 1 bit per id. At most 1.6 KiB per id of the largest set that ever
+/// was, if the ids are so far apart that none share a page or a node.
+/// Threads: one call at a time. A set that was moved from may only be destroyed or assigned to.
+class IdSet {
+public:
+  void insert(std::uint64_t id);
+  /// Removes an id, if it is present.
+  void erase(std::uint64_t id);
+  [[nodiscard]] bool contains(std::uint64_t id) const noexcept {
+    const internal::IdPage* page = tree_.find(id);
+    return page != nullptr && page->contains(id);
+  }
+  /// Begins to load what tells whether an id is in the set into the processor's cache.
+  // Inlined, because GCC removes calls of functions that only prefetch.
+  [[gnu::always_inline]] void prefetch(std::uint64_t id) const noexcept {
+    if (const internal::IdPage* page = tree_.find(id); page != nullptr) {
+      __builtin_prefetch(&page->words[id >> internal::kIdBits & internal::kLastIndex], 1);
+    }
+  }
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
+  /// Returns the smallest id. Requires that there is one.
+  [[nodiscard]] std::uint64_t front() const;
+  friend bool operator==(const IdSet& a, const IdSet& b);
+
+private:
+  internal::IdTree<internal::IdPage> tree_;
+  std::size_t size_ = 0;
+};
+
+/// A map from ids to slots, in ascending order of the ids.
+///
+/// Cost: as that of `IdSet`.
+/// Memory: for ids without gaps, 4.3 bytes per id. At most 2.5 KiB per id of the largest map that
+/// ever was, if the ids are so far apart that none share a page or a node.
 /// Threads: one call at a time. A map that was moved from may only be destroyed or assigned to.
 class IdMap {
 public:
@@ -37,29 +121,16 @@ public:
   };
   class Iterator;
 
-  IdMap() = default;
-  IdMap(const IdMap&) = delete;
-  IdMap& operator=(const IdMap&) = delete;
-  IdMap(IdMap&&) = default;
-  IdMap& operator=(IdMap&&) = default;
-  ~IdMap() = default;
-
   /// Returns the slot of an id, or `kNoSlot`.
   [[nodiscard]] Slot find(std::uint64_t id) const noexcept {
-    const Node* node = root_;
-    if (node == nullptr || (id & root_mask_) != root_base_) {
+    const internal::SlotPage* page = tree_.find(id);
+    if (page == nullptr) {
       return kNoSlot;
     }
-    for (unsigned shift = kBits * (levels_ - 1); shift > 0; shift -= kBits) {
-      node = static_cast<const Inner*>(node)->child[id >> shift & kLast];
-      if (node == nullptr) {
-        return kNoSlot;
-      }
-    }
-    return static_cast<const Leaf*>(node)->slot[id & kLast];
+    const internal::WordSlots* leaf = page->leaves[id >> internal::kIdBits & internal::kLastIndex];
+    return leaf == nullptr ? kNoSlot : leaf->slots[id & internal::kLastIndex];
   }
   [[nodiscard]] bool contains(std::uint64_t id) const noexcept { return find(id) != kNoSlot; }
-
   /// Adds an id, or changes its slot.
   void insert(std::uint64_t id, Slot slot);
   /// Removes an id, if it is present. Returns its slot, or `kNoSlot`.
@@ -67,7 +138,7 @@ public:
 
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
-  /// Returns the entry of the smallest id. Requires that the map is not empty.
+  /// Returns the entry of the smallest id. Requires that there is one.
   [[nodiscard]] Entry front() const;
 
   /// An iterator is valid until the next change.
@@ -75,56 +146,8 @@ public:
   [[nodiscard]] Iterator end() const;
 
 private:
-  static constexpr unsigned kBits = 6;
-  static constexpr unsigned kLast = (1U << kBits) - 1;
-  static constexpr unsigned kMinLevels = 5;
-  static constexpr unsigned kMaxLevels = 11;  // for all bits of an id
-
-  // A node that is given back has no children, so it is ready to be taken again.
-  struct Node {
-    std::uint64_t used = 0;  // bit i: child i exists
-  };
-  struct Inner : Node {
-    std::array<Node*, 64> child{};
-  };
-  struct Leaf : Node {
-    Leaf() { slot.fill(kNoSlot); }
-    std::array<Slot, 64> slot;
-  };
-  // Nodes of one kind, which keep their addresses. Free ones are listed through `used`.
-  template <class Kind>
-  class Pool {
-  public:
-    [[nodiscard]] Kind* take();
-    void give_back(Kind* node);
-
-  private:
-    std::vector<std::unique_ptr<std::array<Kind, 16>>> chunks_;
-    std::size_t end_ = 0;
-    Kind* free_ = nullptr;
-  };
-
-  // Where a search has come to: a leaf, its smallest possible id, and the children to be visited.
-  struct Place {
-    const Leaf* leaf = nullptr;  // null: past the last id
-    std::uint64_t base = 0;
-    std::uint64_t rest = 0;
-  };
-
-  // Returns where the ids from `id` on begin.
-  [[nodiscard]] Place seek(std::uint64_t id) const;
-  // Makes the tree high enough for `id`.
-  void cover(std::uint64_t id);
-  void set_levels(unsigned levels, std::uint64_t id);
-  // Removes the empty leaf at the end of `path`, and the inner nodes that become empty.
-  void prune(const std::array<Inner*, kMaxLevels>& path, std::uint64_t id);
-
-  Pool<Inner> inner_;
-  Pool<Leaf> leaves_;
-  Node* root_ = nullptr;
-  unsigned levels_ = kMinLevels;
-  std::uint64_t root_mask_ = 0;  // the bits that all ids share
-  std::uint64_t root_base_ = 0;  // and their values
+  internal::IdTree<internal::SlotPage> tree_;
+  ObjectPool<internal::WordSlots> leaves_;
   std::size_t size_ = 0;
 };
 
@@ -138,23 +161,36 @@ public:
   using reference = Entry;
 
   Iterator() = default;
-  [[nodiscard]] Entry operator*() const noexcept;
-  Iterator& operator++();
+  [[nodiscard]] Entry operator*() const noexcept {
+    const std::uint64_t id = cursor_.id();
+    const auto* leaf = cursor_.page()->leaves[id >> internal::kIdBits & internal::kLastIndex];
+    return {id, leaf->slots[id & internal::kLastIndex]};
+  }
+  Iterator& operator++() {
+    cursor_.advance();
+    return *this;
+  }
   Iterator operator++(int) {
     Iterator before = *this;
     ++*this;
     return before;
   }
   friend bool operator==(const Iterator& a, const Iterator& b) noexcept {
-    return a.place_.leaf == b.place_.leaf && a.place_.rest == b.place_.rest;
+    return a.cursor_ == b.cursor_;
   }
 
 private:
   friend class IdMap;
-  Iterator(const IdMap* map, const Place& place) : map_(map), place_(place) {}
+  explicit Iterator(const internal::IdTree<internal::SlotPage>& tree) : cursor_(tree) {}
 
-  const IdMap* map_ = nullptr;
-  Place place_;
+  internal::IdCursor<internal::SlotPage> cursor_;
 };
+
+inline IdMap::Iterator IdMap::begin() const {
+  return Iterator(tree_);
+}
+inline IdMap::Iterator IdMap::end() const {
+  return {};
+}
 
 }  // namespace tidemill::storage

@@ -351,6 +351,7 @@ Status StreamIndex::begin_settlement(TaskId task, std::span<const HeldRowInfo> r
   ids.clear();
   bool ascending = true;  // as a grant lists them
   for (const HeldRowInfo& row : rows) {
+    rows_.prefetch(row.lease.row.value);
     ascending = ascending && (ids.empty() || ids.back() < row.lease.row);
     ids.push_back(row.lease.row);
   }

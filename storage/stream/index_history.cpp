@@ -46,7 +46,7 @@ IndexSnapshot StreamIndex::snapshot() const {
     GroupSnapshot& one = stored.groups.emplace_back();
     one = {group.id, group.size, group.first, group.num_retired, group.trained, group.accepted, {}};
     for (std::uint32_t index = 0; index < group.size; ++index) {
-      one.admitted.push_back(group.admitted.contains(index) ? 1 : 0);
+      one.admitted.push_back(admitted_.contains(group, index) ? 1 : 0);
     }
   }
   std::sort(stored.groups.begin(), stored.groups.end(),
@@ -136,7 +136,7 @@ Status StreamIndex::load_group(const GroupSnapshot& stored) {
   const std::string where = "group " + std::to_string(stored.id.value);
   const auto is_flag = [](std::uint8_t flag) { return flag <= 1; };
   if (stored.id.value >= next_group_ || stored.first.value >= next_row_ ||
-      groups_.find(stored.id.value) != nullptr) {
+      groups_.find(stored.id.value) != nullptr || group_at_.contains(stored.first.value)) {
     return corrupt(where + " is out of order or occurs twice");
   }
   if (stored.size == 0 || stored.size > options_.max_group_size ||
@@ -150,13 +150,13 @@ Status StreamIndex::load_group(const GroupSnapshot& stored) {
   group.id = stored.id;
   group.size = stored.size;
   group.first = stored.first;
+  group_at_.insert(stored.first.value, group.slot);
   group.num_retired = stored.num_retired;
   group.trained = stored.trained;
   group.accepted = stored.accepted;
-  group.admitted.reset(stored.size);
   for (std::uint32_t index = 0; index < stored.size; ++index) {
     if (stored.admitted[index] == 1) {
-      group.admitted.add(index);
+      admitted_.add(group, index);
       ++group.num_admitted;
     }
   }

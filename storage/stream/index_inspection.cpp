@@ -111,10 +111,7 @@ std::string StreamIndex::waiting_for(TaskId task) const {
   if (owner.options.unit == DeliveryUnit::kRow) {
     return describe_row(*find_row({*oldest}), task.value);
   }
-  const Slot pending = owner.pending.find(*oldest);
-  return describe_group(
-      pending != kNoSlot ? groups_[pending] : *groups_.find(owner.ready.stale().front().id),
-      task.value);
+  return describe_group(groups_[group_at_.find(*oldest)], task.value);
 }
 
 std::string StreamIndex::describe_group(const Group& group, std::uint32_t task) const {
@@ -171,7 +168,7 @@ Status StreamIndex::check_group(const Group& group) const {
       "group " + number(group.id.value) + " from sample " + number(group.first.value);
   std::uint32_t admitted = 0;
   for (std::uint32_t index = 0; index < group.size; ++index) {
-    admitted += group.admitted.contains(index) ? 1 : 0;
+    admitted += admitted_.contains(group, index) ? 1 : 0;
   }
   if (admitted != group.num_admitted ||
       group.num_live + group.num_retired + group.trained != group.num_admitted) {
@@ -225,7 +222,7 @@ Status StreamIndex::check_row(const Row& row) const {
       (row.in_group() &&
        (row.info.group != group_of(row).id || row.info.group_size != group_of(row).size ||
         row.info.index_in_group >= group_of(row).size ||
-        !group_of(row).admitted.contains(row.info.index_in_group)))) {
+        !admitted_.contains(group_of(row), row.info.index_in_group)))) {
     return broken(where + " contradicts its group");
   }
   std::uint32_t open = 0;
@@ -262,7 +259,7 @@ Status StreamIndex::check_task(std::uint32_t index) const {
   const Task& task = tasks_[index];
   ReadySet ready(task.options.max_staleness);
   ready.set_version(version_);
-  IdMap pending;
+  IdSet pending;
   std::uint64_t num_ready = 0;
   for (const auto [id, slot] : rows_.by_id()) {
     const CellState state = cell(rows_[slot], index).state;
@@ -270,7 +267,7 @@ Status StreamIndex::check_task(std::uint32_t index) const {
     if (task.options.unit == DeliveryUnit::kRow && state == CellState::kReady) {
       ready.put(rows_[slot].unit(), rows_[slot].facts.oldest_step);
     } else if (task.options.unit == DeliveryUnit::kRow && state == CellState::kPending) {
-      pending.insert(id, slot);
+      pending.insert(id);
     }
   }
   for (const auto [id, slot] : groups_.by_id()) {
@@ -286,14 +283,14 @@ Status StreamIndex::check_task(std::uint32_t index) const {
       }
       ready.put(group.unit(), oldest);
     } else if (counts.taken == 0) {
-      pending.insert(group.first.value, slot);
+      pending.insert(group.first.value);
     }
   }
   const std::string where = "task " + task.options.name;
   if (ready.fresh() != task.ready.fresh() || ready.stale() != task.ready.stale()) {
     return broken(where + ": ready units");
   }
-  if (!std::equal(pending.begin(), pending.end(), task.pending.begin(), task.pending.end())) {
+  if (pending != task.pending) {
     return broken(where + ": pending units");
   }
   if (num_ready != task.num_ready) {

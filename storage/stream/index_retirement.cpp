@@ -112,12 +112,12 @@ void StreamIndex::retire(Row& row, RowOutcome outcome, const std::string& reason
   if (group == nullptr) {
     bytes_reserved_ -= reservation(0);
     release_slots(1, row.accepted ? 1 : 0, trained, outcome);
-    rows_.remove(id.value);
+    rows_.remove(row, id.value);
     return;
   }
   ++(trained ? group->trained : group->num_retired);
   unlink(*group, row);
-  rows_.remove(id.value);
+  rows_.remove(row, id.value);
   if (last) {
     remove_group(*group, outcome);
     return;
@@ -158,8 +158,9 @@ void StreamIndex::remove_group(Group& group, RowOutcome outcome) {
       ++task.revision;
     }
   }
-  group.admitted.reset(0);
-  groups_.remove(group.id.value);
+  admitted_.remove(group);
+  group_at_.erase(group.first.value);
+  groups_.remove(group, group.id.value);
 }
 
 // -- effects ------------------------------------------------------------------

@@ -3,9 +3,14 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <new>
 #include <optional>
 #include <span>
+#include <type_traits>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -33,30 +38,6 @@ struct GroupCell {
   std::uint32_t taken = 0;  // rows that are leased, acked or stale
 };
 
-/// Which rows of a group were admitted, by index in the group.
-class AdmittedRows {
-public:
-  /// Forgets all rows, for a group of `size` rows. Allocates only for more than 64.
-  void reset(std::uint32_t size) {
-    first_ = 0;
-    rest_ = size <= kBits ? std::vector<std::uint64_t>() : std::vector<std::uint64_t>(size / kBits);
-  }
-  void add(std::uint32_t index) { word(index) |= std::uint64_t{1} << index % kBits; }
-  [[nodiscard]] bool contains(std::uint32_t index) const {
-    return (const_cast<AdmittedRows*>(this)->word(index) >> index % kBits & 1U) != 0;
-  }
-
-private:
-  static constexpr std::uint32_t kBits = 64;
-
-  [[nodiscard]] std::uint64_t& word(std::uint32_t index) {
-    return index < kBits ? first_ : rest_[index / kBits - 1];
-  }
-
-  std::uint64_t first_ = 0;
-  std::vector<std::uint64_t> rest_;
-};
-
 /// A live group.
 ///
 /// A group lives until all its rows were admitted and have left. A group that a verdict closed
@@ -77,10 +58,42 @@ struct Group {
   std::uint32_t num_named = 0;  // scratch of one call: how many of its rows it names
   Slot first_live = kNoSlot;    // its live rows, in admission order
   Slot last_live = kNoSlot;
-  AdmittedRows admitted;
+  std::uint64_t admitted = 0;  // bit i: row i was admitted; for the others see `AdmittedRows`
 
   [[nodiscard]] Unit unit() const noexcept { return {first.value, id.value}; }
   [[nodiscard]] bool all_admitted() const noexcept { return num_admitted == size; }
+};
+
+/// Which rows of the live groups were admitted, by index in the group.
+class AdmittedRows {
+public:
+  void add(Group& group, std::uint32_t index) {
+    if (index < kInGroup) {
+      group.admitted |= std::uint64_t{1} << index;
+    } else {
+      std::vector<bool>& rest = rest_[group.slot];
+      rest.resize(group.size - kInGroup);
+      rest[index - kInGroup] = true;
+    }
+  }
+  [[nodiscard]] bool contains(const Group& group, std::uint32_t index) const {
+    if (index < kInGroup) {
+      return (group.admitted >> index & 1U) != 0;
+    }
+    const auto rest = rest_.find(group.slot);
+    return rest != rest_.end() && rest->second[index - kInGroup];
+  }
+  /// Forgets a group.
+  void remove(const Group& group) {
+    if (group.size > kInGroup) {
+      rest_.erase(group.slot);
+    }
+  }
+
+private:
+  static constexpr std::uint32_t kInGroup = 64;
+
+  std::unordered_map<Slot, std::vector<bool>> rest_;  // only for groups of more than 64 rows
 };
 
 /// A live row.
@@ -103,53 +116,84 @@ struct Row {
 
 /// Live records of one kind (rows or groups), by id and in slots. Each has one cell per task.
 ///
-/// Records and cells keep their addresses. Slots are reused.
+/// Records keep their addresses. A record and its cells are neighbors in memory.
 template <class Record, class RecordCell>
 class Records {
 public:
-  explicit Records(std::size_t num_tasks) : cells_(num_tasks) {}
+  explicit Records(std::size_t num_tasks)
+      : num_tasks_(num_tasks), memory_(bytes_of_slot(num_tasks)) {}
 
   /// Returns the record of an id, or null.
-  [[nodiscard]] Record* find(std::uint64_t id) {
+  [[nodiscard]] Record* find(std::uint64_t id) const {
     const Slot slot = by_id_.find(id);
-    return slot == kNoSlot ? nullptr : &records_[slot];
+    return slot == kNoSlot ? nullptr : &at(slot);
   }
-  [[nodiscard]] const Record* find(std::uint64_t id) const {
+  /// Begins to load the record of an id, if it exists, into the processor's cache.
+  // Inlined, because GCC removes calls of functions that only prefetch.
+  [[gnu::always_inline]] void prefetch(std::uint64_t id) const {
     const Slot slot = by_id_.find(id);
-    return slot == kNoSlot ? nullptr : &records_[slot];
+    if (slot == kNoSlot) {
+      return;
+    }
+    const std::byte* bytes = memory_.at(slot);
+    for (std::size_t line = 0; line < bytes_of_slot(num_tasks_); line += kCacheLine) {
+      __builtin_prefetch(bytes + line, 1);
+    }
   }
   /// Adds a record in its initial state. Requires that the id is unknown.
   Record& add(std::uint64_t id) {
-    const Slot slot = numbers_.take();
-    records_.reach(slot);
-    cells_.reach(slot);
+    const Slot slot = free_ == kNoSlot ? end_++ : std::exchange(free_, at(free_).slot);
+    memory_.reach(slot);
     by_id_.insert(id, slot);
-    records_[slot] = {};
-    records_[slot].slot = slot;
-    std::ranges::fill(cells_.all(slot), RecordCell{});
-    return records_[slot];
+    auto* record = new (memory_.at(slot)) Record;
+    record->slot = slot;
+    std::uninitialized_fill_n(first_cell(*record), num_tasks_, RecordCell{});
+    return *record;
   }
   /// Removes a record.
-  void remove(std::uint64_t id) { numbers_.give_back(by_id_.erase(id)); }
+  void remove(Record& record, std::uint64_t id) {
+    by_id_.erase(id);
+    // The memory of a free slot holds the next free slot.
+    const Slot slot = std::exchange(record.slot, free_);
+    free_ = slot;
+  }
 
-  [[nodiscard]] Record& operator[](Slot slot) { return records_[slot]; }
-  [[nodiscard]] const Record& operator[](Slot slot) const { return records_[slot]; }
+  [[nodiscard]] Record& operator[](Slot slot) { return at(slot); }
+  [[nodiscard]] const Record& operator[](Slot slot) const { return at(slot); }
   /// Returns the cells of a record, by task.
   [[nodiscard]] std::span<RecordCell> cells(const Record& record) {
-    return cells_.all(record.slot);
+    return {first_cell(record), num_tasks_};
   }
   [[nodiscard]] std::span<const RecordCell> cells(const Record& record) const {
-    return cells_.all(record.slot);
+    return {first_cell(record), num_tasks_};
   }
   /// Returns the slots of all records, in the order of their ids.
   [[nodiscard]] const IdMap& by_id() const noexcept { return by_id_; }
   [[nodiscard]] std::size_t size() const noexcept { return by_id_.size(); }
 
 private:
+  static_assert(std::is_trivially_destructible_v<Record>);
+  static_assert(sizeof(Record) % alignof(RecordCell) == 0);
+
+  static constexpr std::size_t kCacheLine = 64;
+
+  // Whole cache lines, so that a record touches as few of them as possible.
+  [[nodiscard]] static constexpr std::size_t bytes_of_slot(std::size_t num_tasks) noexcept {
+    const std::size_t bytes = sizeof(Record) + num_tasks * sizeof(RecordCell);
+    return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
+  }
+  [[nodiscard]] Record& at(Slot slot) const {
+    return *std::launder(reinterpret_cast<Record*>(memory_.at(slot)));
+  }
+  [[nodiscard]] static RecordCell* first_cell(const Record& record) {
+    return const_cast<RecordCell*>(reinterpret_cast<const RecordCell*>(&record + 1));
+  }
+
+  std::size_t num_tasks_;
+  SlotMemory memory_;
   IdMap by_id_;
-  SlotNumbers numbers_;
-  ChunkedArray<Record> records_;
-  ChunkedArray<RecordCell> cells_;
+  Slot free_ = kNoSlot;
+  Slot end_ = 0;
 };
 
 /// A task and its sets of units.
@@ -162,7 +206,7 @@ struct Task {
   std::uint64_t optional_outputs = 0;  // column bits
   std::uint64_t progress = 0;          // column bits
   ReadySet ready;
-  IdMap pending;                // units that are neither ready, leased nor done: slots, by position
+  IdSet pending;                // positions of the units that are neither ready, leased nor done
   std::uint64_t revision = 0;   // see `StreamIndex::revision`
   std::uint64_t num_ready = 0;  // rows
   TaskTotals totals;
@@ -172,7 +216,7 @@ struct Task {
   [[nodiscard]] std::optional<std::uint64_t> first_blocked() const {
     std::optional<std::uint64_t> first;
     if (!pending.empty()) {
-      first = pending.front().id;
+      first = pending.front();
     }
     if (!ready.stale().empty()) {
       const std::uint64_t stale = ready.stale().front().position;

@@ -48,7 +48,7 @@ public:
   struct Entry {
     TaskRow row;
     std::uint64_t generation = 0;
-    TimePoint deadline;
+    TimePoint deadline = {};
     std::uint64_t instance = 0;  // of the consumer
     Slot consumer = kNoSlot;
     // Neighbors in the list of the task and in that of the consumer.

@@ -27,6 +27,10 @@ std::string sample(SampleId id) {
   return "sample " + std::to_string(id.value);
 }
 
+std::string sample_of_group(const SampleRow& row) {
+  return sample(row.id) + ", group " + std::to_string(row.group.value);
+}
+
 bool is_taken(CellState state) noexcept {
   return state == CellState::kLeased || state == CellState::kAcked || state == CellState::kStale;
 }
@@ -117,6 +121,24 @@ Status StreamIndex::put(const SampleRow& row, std::span<const CellInfo> columns,
   return {};
 }
 
+Status StreamIndex::put(std::span<const RowWrite> rows) {
+  constexpr std::size_t kTogether = 64;  // rows whose records fit in a small cache
+  while (!rows.empty()) {
+    const std::span<const RowWrite> next = rows.first(std::min(kTogether, rows.size()));
+    for (const RowWrite& write : next) {
+      rows_.prefetch(write.row.id.value);
+      for (const Task& task : tasks_) {
+        task.pending.prefetch(write.row.id.value);
+      }
+    }
+    for (const RowWrite& write : next) {
+      TIDEMILL_RETURN_IF_ERROR(put(write.row, write.columns, write.facts));
+    }
+    rows = rows.subspan(next.size());
+  }
+  return {};
+}
+
 std::optional<StreamIndex::Fault> StreamIndex::check_cells(SampleId row,
                                                            std::span<const CellInfo> cells) const {
   for (const CellInfo& cell : cells) {
@@ -174,39 +196,41 @@ Status StreamIndex::check_new_row(const SampleRow& row) {
   if (row.group_size == 0) {
     return check_byte_limit(row);
   }
-  const std::string where = sample(row.id) + ", group " + std::to_string(row.group.value);
   if (options_.max_group_size == 0) {
-    return refuse(Refusal::kNoGroups, where);
+    return refuse(Refusal::kNoGroups, sample_of_group(row));
   }
   if (row.group_size > options_.max_group_size) {
-    return refuse(Refusal::kBadGroup, where + ": size " + std::to_string(row.group_size) +
-                                          ", at most " + std::to_string(options_.max_group_size));
+    return refuse(Refusal::kBadGroup, sample_of_group(row) + ": size " +
+                                          std::to_string(row.group_size) + ", at most " +
+                                          std::to_string(options_.max_group_size));
   }
   if (const Group* group = groups_.find(row.group.value); group != nullptr) {
     return check_group_index(*group, row);
   }
   if (row.group.value < next_group_ || row.group.value == kNoStep) {
     return refuse(Refusal::kGroupRetired, Errc::kNotFound,
-                  where + ": has left; new groups have ids from " + std::to_string(next_group_));
+                  sample_of_group(row) + ": has left; new groups have ids from " +
+                      std::to_string(next_group_));
   }
   if (row.index_in_group >= row.group_size) {
-    return refuse(Refusal::kBadGroup, where + ": index " + std::to_string(row.index_in_group) +
-                                          " in a group of " + std::to_string(row.group_size));
+    return refuse(Refusal::kBadGroup, sample_of_group(row) + ": index " +
+                                          std::to_string(row.index_in_group) + " in a group of " +
+                                          std::to_string(row.group_size));
   }
   return check_byte_limit(row);
 }
 
 Status StreamIndex::check_group_index(const Group& group, const SampleRow& row) {
-  const std::string where = sample(row.id) + ", group " + std::to_string(row.group.value);
   if (group.all_admitted()) {
-    return refuse(Refusal::kGroupFull, where + ": already has all " + std::to_string(group.size));
+    return refuse(Refusal::kGroupFull,
+                  sample_of_group(row) + ": already has all " + std::to_string(group.size));
   }
   if (row.group_size != group.size || row.index_in_group >= group.size ||
-      group.admitted.contains(row.index_in_group)) {
-    return refuse(Refusal::kBadGroup, where + ": index " + std::to_string(row.index_in_group) +
-                                          " of " + std::to_string(row.group_size) +
-                                          " is taken, or contradicts the group's size " +
-                                          std::to_string(group.size));
+      admitted_.contains(group, row.index_in_group)) {
+    return refuse(Refusal::kBadGroup,
+                  sample_of_group(row) + ": index " + std::to_string(row.index_in_group) + " of " +
+                      std::to_string(row.group_size) +
+                      " is taken, or contradicts the group's size " + std::to_string(group.size));
   }
   return {};
 }
@@ -231,7 +255,7 @@ internal::Group& StreamIndex::group_for(const SampleRow& row) {
   group.id = row.group;
   group.size = row.group_size;
   group.first = row.id;
-  group.admitted.reset(row.group_size);
+  group_at_.insert(row.id.value, group.slot);
   bytes_reserved_ += reservation(0);
   held_.running += accept_bit_ == 0 ? 0 : group.size;
   return group;
@@ -262,7 +286,7 @@ internal::Row& StreamIndex::admit(const SampleRow& info) {
     Group& group = group_for(info);
     link(group, row);
     ++group.num_admitted;
-    group.admitted.add(info.index_in_group);
+    admitted_.add(group, info.index_in_group);
   } else {
     bytes_reserved_ += reservation(0);
     held_.running += accept_bit_ == 0 ? 0 : 1;
@@ -370,7 +394,7 @@ void StreamIndex::sync_row(const Row& row, std::uint32_t task, CellState before)
     owner.ready.erase(row.unit());
   }
   if (state == CellState::kPending) {
-    owner.pending.insert(row.info.id.value, row.slot);
+    owner.pending.insert(row.info.id.value);
   } else if (state == CellState::kReady) {
     owner.ready.put(row.unit(), row.facts.oldest_step);
     ++owner.revision;
@@ -402,7 +426,7 @@ void StreamIndex::sync_group(const Group& group, std::uint32_t task) {
   if (counts.taken > 0) {
     owner.pending.erase(group.first.value);
   } else {
-    owner.pending.insert(group.first.value, group.slot);
+    owner.pending.insert(group.first.value);
   }
 }
 

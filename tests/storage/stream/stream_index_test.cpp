@@ -102,6 +102,49 @@ TEST(StreamIndex, CompletionNeedsExactlyTheDeclaredOutputs) {
   EXPECT_EQ(index.complete(kRollout, index.lease(kRollout, 1, at(1)), at(1)).done.size(), 1U);
 }
 
+TEST(StreamIndex, AWriteOfSeveralRowsEndsAtTheFirstThatIsRefused) {
+  IndexUnderTest index(pipeline(0));
+  ASSERT_TRUE(index.put(0).ok());
+  const std::vector<CellInfo> response{{kResponse, 1}};
+  const std::vector<CellInfo> prompt{{kPrompt, 1}};
+  const std::vector<RowWrite> writes{{{.id = {0}}, response},
+                                     {{.id = {1}}, prompt},
+                                     {{.id = {0}}, response},
+                                     {{.id = {2}}, prompt}};
+  EXPECT_EQ(reason_of(index->put(writes)), "duplicate_column");
+  EXPECT_EQ(index->num_live(), 2U);
+  EXPECT_EQ(index->num_ready(kReward), 1U);
+  EXPECT_TRUE(index->put(std::span<const RowWrite>()).ok());
+}
+
+TEST(StreamIndex, CallsReplaceTheResultsWhoseMemoryTheyReuse) {
+  IndexUnderTest index(pipeline(0));
+  ASSERT_TRUE(index.put(0).ok());
+  ASSERT_TRUE(index.put(1).ok());
+  Grant grant;
+  Settlement settlement;
+  StreamEffects effects;
+  ASSERT_TRUE(index->lease({kRollout, "worker", 2}, at(0), grant).ok());
+  ASSERT_EQ(grant.shares.at(0).rows.size(), 2U);
+  const std::vector<CellInfo> response{{kResponse, 1}};
+  const std::vector<HeldRowInfo> rows{{grant.shares[0].rows[0].lease, response},
+                                      {grant.shares[0].rows[1].lease, {}}};
+  ASSERT_TRUE(index->complete({kRollout, "worker"}, rows, at(1), settlement).ok());
+  EXPECT_THAT(settlement.done, ElementsAre(SampleId{0}));
+  ASSERT_EQ(settlement.refused.size(), 1U);
+  index->take_effects(effects);
+  EXPECT_EQ(effects.slots.accepted, 1);
+
+  ASSERT_TRUE(index->lease({kReward, "worker", 2}, at(1), grant).ok());
+  EXPECT_EQ(grant.shares.at(0).rows.size(), 1U);
+  ASSERT_TRUE(index->lease({kReward, "worker", 2}, at(1), grant).ok());
+  EXPECT_TRUE(grant.empty());
+  ASSERT_TRUE(index->complete({kRollout, "worker"}, {}, at(1), settlement).ok());
+  EXPECT_EQ(settlement, Settlement{});
+  index->take_effects(effects);
+  EXPECT_EQ(effects.slots, SlotChanges{});
+}
+
 TEST(StreamIndex, AnExpiredLeaseWritesNothing) {
   IndexUnderTest index(pipeline(0));
   ASSERT_TRUE(index.put(0).ok());

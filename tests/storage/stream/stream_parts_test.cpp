@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <iostream>
+#include <map>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 
 #include "base/random.hpp"
 #include "storage/stream/balance.hpp"
+#include "storage/stream/lease_table.hpp"
 #include "storage/stream/ready_set.hpp"
 #include "storage/stream/stream_table.hpp"
 #include "tests/storage/stream/stream_fixture.hpp"
@@ -56,6 +58,82 @@ TEST(ReadySet, TheLargestBoundDoesNotWrap) {
   set.put({1, 1}, kNoStep - 1);
   set.set_version(kNoStep - 1);
   EXPECT_EQ(set.fresh().size(), 2U);
+}
+
+TEST(ReadySet, UnitsMoveWithTheVersionInAnyOrderOfTheirSteps) {
+  RandomStream random(5);
+  ReadySet set(3);
+  std::map<std::uint64_t, std::uint64_t> steps;  // by position
+  for (std::uint64_t version = 0; version < 60; ++version) {
+    for (int i = 0; i < 40; ++i) {
+      const std::uint64_t position = random.below(200);
+      if (random.below(3) == 0) {
+        set.erase({position, position});
+        steps.erase(position);
+      } else {
+        steps[position] = random.below(8) == 0 ? kNoStep : version + random.below(9);
+        set.put({position, position}, steps[position]);
+      }
+    }
+    set.set_version(version);
+    std::vector<ReadySet::Units::value_type> fresh;
+    std::vector<ReadySet::Units::value_type> stale;
+    for (const auto& [position, step] : steps) {
+      (step >= version || version - step <= 3 ? fresh : stale)
+          .push_back({{position, position}, step});
+    }
+    ASSERT_THAT(set.fresh(), ::testing::ElementsAreArray(fresh));
+    ASSERT_THAT(set.stale(), ::testing::ElementsAreArray(stale));
+  }
+}
+
+// -- leases -------------------------------------------------------------------
+
+TEST(LeaseTable, ListsLeasesByDeadlineAndByConsumer) {
+  LeaseTable table(2);
+  const auto add = [&](std::uint32_t task, std::uint64_t row, const char* consumer, int deadline) {
+    return table.add(
+        {.row = {{task}, {row}}, .deadline = at(deadline), .consumer = table.consumer(consumer)});
+  };
+  const Slot first = add(0, 7, "a", 10);
+  const Slot second = add(0, 3, "b", 20);
+  const Slot third = add(1, 5, "a", 5);
+  EXPECT_EQ(table.next_deadline(), at(5));
+  std::vector<TaskRow> rows;
+  table.due(at(10), rows);
+  EXPECT_THAT(rows, ElementsAre(TaskRow{{0}, {7}}, TaskRow{{1}, {5}}));
+  table.renew(first, at(20));
+  table.due(at(10), rows);
+  EXPECT_THAT(rows, ElementsAre(TaskRow{{1}, {5}}));
+  table.held_by("a", rows);
+  EXPECT_THAT(rows, ElementsAre(TaskRow{{0}, {7}}, TaskRow{{1}, {5}}));
+  table.remove(second);
+  table.held_by("b", rows);
+  EXPECT_TRUE(rows.empty());
+  table.due(at(30), rows);
+  EXPECT_THAT(rows, ElementsAre(TaskRow{{0}, {7}}, TaskRow{{1}, {5}}));
+  table.remove(third);
+  table.remove(first);
+  EXPECT_EQ(table.next_deadline(), std::nullopt);
+  EXPECT_EQ(table.size(), 0U);
+}
+
+TEST(LeaseTable, ForgetsConsumersThatHaveBeenIdleForLongest) {
+  LeaseTable table(1);
+  const auto visit = [&](const std::string& consumer) {
+    table.remove(table.add({.row = {{0}, {1}}, .consumer = table.consumer(consumer)}));
+  };
+  const Slot busy = table.add({.row = {{0}, {0}}, .consumer = table.consumer("busy")});
+  visit("idle");
+  visit("returning");
+  for (std::size_t i = 0; i + 1 < LeaseTable::kMaxIdleConsumers; ++i) {
+    visit("other " + std::to_string(i));
+    visit("returning");
+  }
+  EXPECT_EQ(table.find_consumer("idle"), kNoSlot);
+  EXPECT_NE(table.find_consumer("returning"), kNoSlot);
+  EXPECT_NE(table.find_consumer("other 0"), kNoSlot);
+  EXPECT_EQ(table.name(table[busy].consumer), "busy");
 }
 
 // -- balancing ----------------------------------------------------------------
