@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The stream actor. Every message is one operation of `storage::StreamTable`. After it, the actor
 // reports slot changes to the keeper and tries again to reply to the pending requests. A pending
-// request blocks no thread: it stays in `PendingRequests` until its rows are ready or its deadline
-// has passed.
+// request blocks no thread: it stays in `PendingLeases` or `PendingRequests` until its rows are
+// ready or its deadline has passed.
 #include <optional>
 #include <utility>
 
 #include <caf/all.hpp>
 
 #include "actors/errors.hpp"
+#include "actors/stream/pending_leases.hpp"
 #include "actors/stream/sample_columns.hpp"
 #include "actors/stream/spawn.hpp"
 #include "actors/stream/stream_image.hpp"
@@ -21,12 +22,6 @@ namespace {
 
 using storage::Settlement;
 using storage::TaskId;
-
-// A lease request and its sender.
-struct PendingLease {
-  LeaseRequest request;
-  std::uint64_t instance = 0;
-};
 
 // Measures for how long no row was leased for each task.
 struct IdleTimes {
@@ -63,7 +58,7 @@ struct StreamState {
   std::unique_ptr<storage::StreamTable> stream;
   storage::LiveGroups groups;
   std::uint64_t next_draw = 0;
-  std::vector<PendingRequests<PendingLease, LeaseReply>> pending_leases;  // by task
+  std::vector<PendingLeases> pending_leases;  // by task
   std::vector<LeaseRevision> tried_at;  // by task: when all its pending leases were last tried
   std::uint64_t lease_attempts = 0;
   PendingRequests<NewGroup, Settlement> pending_puts;
@@ -221,9 +216,11 @@ void settle_puts(Self self) {
   if (state.puts_tried_at == state.stream->index().bytes_reserved()) {
     return;
   }
-  state.pending_puts.settle(self->clock().now(), [self](const NewGroup& group, bool last_chance) {
-    return try_put(self, group, last_chance);
-  });
+  // A group that has to wait for room keeps all later ones waiting: they need as much.
+  state.pending_puts.settle_in_order(self->clock().now(),
+                                     [self](const NewGroup& group, bool last_chance) {
+                                       return try_put(self, group, last_chance);
+                                     });
   state.puts_tried_at = state.stream->index().bytes_reserved();
 }
 
@@ -393,9 +390,8 @@ StreamActor::behavior_type stream(Self self, StreamDeps deps) {
       },
       [self](atom::release, const std::string& consumer) {
         self->state.stream->drop_consumer(consumer);
-        for (auto& pending : self->state.pending_leases) {
-          pending.forget(
-              [&](const PendingLease& lease) { return lease.request.consumer == consumer; });
+        for (PendingLeases& pending : self->state.pending_leases) {
+          pending.forget(consumer);
         }
         settle(self);
       },

@@ -60,7 +60,18 @@ public:
     }
   }
 
-  /// Does the same for the newest request only. Requires that a request is pending.
+  /// Does the same, but only up to the first request that stays pending.
+  template <class TryReply>
+  void settle_in_order(TimePoint now, TryReply try_reply) {
+    while (!pending_.empty()) {
+      const auto next = settle_one(pending_.begin(), now, try_reply);
+      if (next != pending_.begin()) {
+        return;
+      }
+    }
+  }
+
+  /// Does the same as `settle` for the newest request only. Requires that a request is pending.
   template <class TryReply>
   void settle_newest(TimePoint now, TryReply try_reply) {
     settle_one(std::prev(pending_.end()), now, try_reply);

@@ -7,7 +7,10 @@
 namespace tidemill::storage {
 
 void LiveGroups::admit(GroupId group, std::uint32_t rows) {
-  groups_[group].rows = rows;
+  const bool added = groups_.insert_or_assign(group, Group{rows}).second;
+  if (added && below_.has_value() && group < below_->group) {
+    ++below_->count;
+  }
   next_group_ = std::max(next_group_, GroupId{group.value + 1});
   ++revision_;
 }
@@ -32,6 +35,9 @@ void LiveGroups::retire(const RetiredRow& row) {
       last_lost_reason_ = row.reason;
     }
   }
+  if (below_.has_value() && it->first < below_->group) {
+    --below_->count;
+  }
   groups_.erase(it);
   ++revision_;
 }
@@ -43,6 +49,7 @@ void LiveGroups::end_admission() {
 
 void LiveGroups::restore(std::span<const RowSnapshot> rows, GroupId next_group) {
   groups_.clear();
+  below_.reset();
   for (const RowSnapshot& row : rows) {
     ++groups_[row.row.group].rows;
   }
@@ -57,9 +64,12 @@ std::optional<LeaseSize> LiveGroups::lease_size(const UnitRequest& request) cons
   if (next_group_ < *request.before_group) {
     return std::nullopt;
   }
-  const auto end = groups_.lower_bound(*request.before_group);
-  const auto left = static_cast<std::uint32_t>(std::distance(groups_.begin(), end));
-  return LeaseSize{left, left};
+  if (!below_.has_value() || below_->group != *request.before_group) {
+    const auto end = groups_.lower_bound(*request.before_group);
+    below_ = {*request.before_group,
+              static_cast<std::uint32_t>(std::distance(groups_.begin(), end))};
+  }
+  return LeaseSize{below_->count, below_->count};
 }
 
 bool LiveGroups::has_ended(const UnitRequest& request, DeliveryUnit unit) const {

@@ -35,6 +35,8 @@ struct UnitRequest {
 /// that leave untrained. Group ids increase in admission order, and a group is admitted with all
 /// its rows at once.
 ///
+/// Cost: O(log n) per call, except that the first request with another `before_group` counts the
+/// groups below it.
 /// Threads: one call at a time.
 class LiveGroups {
 public:
@@ -83,7 +85,14 @@ private:
     bool filtered = false;
   };
 
+  // How many live groups are below a group: what the last request with `before_group` asked for.
+  struct Below {
+    GroupId group;
+    std::uint32_t count = 0;
+  };
+
   std::map<GroupId, Group> groups_;
+  mutable std::optional<Below> below_;
   GroupId next_group_;
   bool ended_ = false;
   std::uint64_t revision_ = 0;

@@ -120,6 +120,10 @@ protected:
 class StreamTest : public StreamSuite, public ::testing::WithParamInterface<bool> {
 protected:
   StreamTest() { is_remote_ = GetParam(); }
+
+  // Lets a group of rows become ready for a task for which `waiting` workers wait, beside as many
+  // trainers. Checks which of them get messages. Returns how often leases were tried meanwhile.
+  std::uint64_t attempts_to_wake(int waiting);
 };
 
 INSTANTIATE_TEST_SUITE_P(Places, StreamTest, ::testing::Bool(), place_name);
@@ -359,6 +363,37 @@ TEST_P(StreamTest, APendingLeaseIsTriedAgainOnlyWhenItsTaskMayHaveRows) {
   EXPECT_FALSE(workers[1].arrived());
   EXPECT_FALSE(trainer.arrived());
   EXPECT_LE(counts().lease_attempts, attempts + 1 + 2 * workers.size());
+}
+
+std::uint64_t StreamTest::attempts_to_wake(int waiting) {
+  std::vector<Reply<LeaseReply>> rewards;
+  std::vector<Reply<LeaseReply>> trainers;
+  for (int i = 0; i < waiting; ++i) {
+    rewards.push_back(lease(sample_lease(SampleTask::kReward, 1, 1h)));
+    trainers.push_back(lease(sample_lease(SampleTask::kTrain, 1, 1h)));
+  }
+  const std::uint64_t before = counts().lease_attempts;
+  put(0);  // ready for the rollout task, for which no request is pending
+  const auto rows = rows_of(SampleTask::kRollout);
+  ask<Settlement>(consumers(), atom::renew_v, lease_update_of(SampleTask::kRollout, rows));
+  drain();
+  const auto arrived = [](const auto& replies) {
+    return std::count_if(replies.begin(), replies.end(),
+                         [](const auto& reply) { return reply.arrived(); });
+  };
+  EXPECT_EQ(arrived(rewards), 0);
+  ack(SampleTask::kRollout, rows, rollout_cells());
+  EXPECT_EQ(arrived(rewards), kGroupSize) << "one for each row";
+  EXPECT_TRUE(rewards[0].arrived() && rewards[1].arrived()) << "in the order of arrival";
+  EXPECT_EQ(arrived(trainers), 0);
+  return counts().lease_attempts - before;
+}
+
+TEST_P(StreamTest, ReadyRowsWakeOnlyTheWorkersThatGetThem) {
+  start();
+  const std::uint64_t attempts = attempts_to_wake(4);
+  start();
+  EXPECT_EQ(attempts_to_wake(40), attempts) << "the others are not even tried";
 }
 
 // -- ack, nack, renew, expiry ---------------------------------------------------------------------

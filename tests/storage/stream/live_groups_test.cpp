@@ -129,5 +129,23 @@ TEST(LiveGroups, TheRevisionChangesWithEveryGroupButNotWithEveryRow) {
   EXPECT_GT(groups.revision(), admitted);
 }
 
+TEST(LiveGroups, TheCountBelowAGroupFollowsWhatIsAdmittedAndLeaves) {
+  LiveGroups groups;
+  const UnitRequest below_three{.before_group = GroupId{3}};
+  groups.admit({0}, 1);
+  groups.admit({2}, 1);
+  EXPECT_EQ(groups.lease_size(below_three), (LeaseSize{2, 2}));
+  groups.admit({3}, 1);
+  groups.admit({1}, 1);
+  EXPECT_EQ(groups.lease_size(below_three), (LeaseSize{3, 3}));
+  groups.retire({{0}, {3}, RowOutcome::kTrained, ""});
+  EXPECT_EQ(groups.lease_size(below_three), (LeaseSize{3, 3}));
+  groups.retire({{1}, {0}, RowOutcome::kTrained, ""});
+  EXPECT_EQ(groups.lease_size(below_three), (LeaseSize{2, 2}));
+  EXPECT_EQ(groups.lease_size({.before_group = GroupId{2}}), (LeaseSize{1, 1}));
+  groups.restore({}, {5});
+  EXPECT_EQ(groups.lease_size(below_three), (LeaseSize{0, 0}));
+}
+
 }  // namespace
 }  // namespace tidemill::storage
