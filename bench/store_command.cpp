@@ -4,6 +4,7 @@
 #include <iomanip>
 #include <ostream>
 #include <string>
+#include <utility>
 
 #include "base/json/json.hpp"
 #include "bench/commands.hpp"
@@ -15,6 +16,30 @@ namespace {
 
 constexpr const char* name_of(StoreOrder order) noexcept {
   return order == StoreOrder::kAdmission ? "admission" : "random";
+}
+
+void write_json(std::ostream& out, const StoreFigure& figure) {
+  Json::Object line{{"figure", figure.name},
+                    {"order", name_of(figure.order)},
+                    {"live_rows", static_cast<std::int64_t>(figure.live_rows)},
+                    {"rows_per_s", figure.rows_per_second},
+                    {"row_ns", figure.ns_per_row}};
+  if (figure.target > 0.0) {
+    line.emplace_back("target_rows_per_s", figure.target);
+    line.emplace_back("ratio", figure.rows_per_second / figure.target);
+    line.emplace_back("of_1k", figure.of_1k);
+  }
+  out << Json(std::move(line)).to_line();
+}
+
+void write_text(std::ostream& out, const StoreFigure& figure) {
+  out << std::fixed << std::setprecision(0) << figure.name << ", " << name_of(figure.order)
+      << " order: " << figure.rows_per_second << " rows/s, " << figure.ns_per_row << " ns each";
+  if (figure.target > 0.0) {
+    out << std::setprecision(2) << ", " << figure.rows_per_second / figure.target
+        << " of the target; " << figure.of_1k << " times the time of 1,000 rows";
+  }
+  out << '\n';
 }
 
 class StoreCommand final : public launcher::Command {
@@ -58,23 +83,8 @@ public:
           order_ == name_of(StoreOrder::kRandom) ? StoreOrder::kRandom : StoreOrder::kAdmission;
     }
     for (const StoreFigure& figure : measure_store(how_)) {
-      if (session.form == launcher::OutputForm::kJson) {
-        session.out << Json(Json::Object{{"figure", figure.name},
-                                         {"order", name_of(figure.order)},
-                                         {"live_rows", static_cast<std::int64_t>(figure.live_rows)},
-                                         {"rows_per_s", figure.rows_per_second},
-                                         {"row_ns", figure.ns_per_row},
-                                         {"target_rows_per_s", kStoreTargetRate},
-                                         {"ratio", figure.rows_per_second / kStoreTargetRate},
-                                         {"of_1k", figure.of_1k}})
-                           .to_line();
-        continue;
-      }
-      session.out << std::fixed << std::setprecision(0) << figure.name << ", "
-                  << name_of(figure.order) << " order: " << figure.rows_per_second << " rows/s, "
-                  << figure.ns_per_row << " ns each, " << std::setprecision(2)
-                  << figure.rows_per_second / kStoreTargetRate << " of the target; " << figure.of_1k
-                  << " times the time of 1,000 rows\n";
+      session.form == launcher::OutputForm::kJson ? write_json(session.out, figure)
+                                                  : write_text(session.out, figure);
     }
     return {};
   }

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <ctime>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "base/check.hpp"
@@ -30,6 +31,8 @@ constexpr std::array<StoreSize, 4> kSizes{{{"store_rows_1k", 1'000},
                                            {"store_rows_100k", 100'000},
                                            {"store_rows_1m", 1'000'000},
                                            {"store_rows_10m", 10'000'000}}};
+constexpr std::array<StoreSize, 3> kMetaSizes{
+    {{"store_meta_1k", 1'024}, {"store_meta_16k", 16'384}, {"store_meta_131k", 131'072}}};
 
 // A stream of prompts that wait for their responses, and one task that trains on them.
 storage::StreamOptions stream_options() {
@@ -143,6 +146,57 @@ private:
   TimePoint now_{};
 };
 
+// Rows that are written, leased and acked together, as a trainer does with a batch.
+class MeasuredBatch {
+public:
+  explicit MeasuredBatch(std::uint64_t rows) : rows_(rows) {
+    storage::StreamOptions options;
+    for (std::uint32_t column = 0; column < kNumColumns; ++column) {
+      options.columns.push_back({"column-" + std::to_string(column)});
+      cells_.push_back({{column}, 64});
+    }
+    options.tasks = {{"consume", {}, {}}};
+    for (const storage::ColumnOptions& column : options.columns) {
+      options.tasks[0].inputs.push_back(column.name);
+    }
+    index_ = storage::StreamIndex::create(std::move(options)).value();
+  }
+
+  // Passes the rows through the stream. Returns how long each of them took, in ns.
+  double time_rows() {
+    const Duration start = thread_time();
+    writes_.clear();
+    for (std::uint64_t i = 0; i < rows_; ++i) {
+      writes_.push_back({{.id = {next_row_++}}, cells_, {0, 64}});
+    }
+    const Status written = index_->put(writes_);
+    const auto count = static_cast<std::uint32_t>(rows_);
+    const Status leased = index_->lease({kConsume, kConsumer, count, count}, TimePoint{}, grant_);
+    TIDEMILL_CHECK(written.ok() && leased.ok()) << written.message() << leased.message();
+    held_.resize(grant_.shares[0].rows.size());
+    for (std::size_t i = 0; i < held_.size(); ++i) {
+      held_[i].lease = grant_.shares[0].rows[i].lease;
+    }
+    const Status acked = index_->complete({kConsume, kConsumer}, held_, TimePoint{}, settlement_);
+    TIDEMILL_CHECK(acked.ok() && settlement_.done.size() == rows_) << rows_;
+    index_->take_effects(effects_);
+    return static_cast<double>((thread_time() - start).count()) / static_cast<double>(rows_);
+  }
+
+private:
+  static constexpr std::uint32_t kNumColumns = 9;
+
+  const std::uint64_t rows_;
+  std::unique_ptr<storage::StreamIndex> index_;
+  std::vector<storage::CellInfo> cells_;
+  std::uint64_t next_row_ = 0;
+  std::vector<storage::RowWrite> writes_;
+  storage::Grant grant_;
+  std::vector<storage::HeldRowInfo> held_;
+  storage::Settlement settlement_;
+  storage::StreamEffects effects_;
+};
+
 double median(std::vector<double> values) {
   std::ranges::sort(values);
   return values[values.size() / 2];
@@ -158,11 +212,44 @@ double measure_one(const StoreSize& size, StoreOrder order, const StoreMeasure& 
   return median(times);
 }
 
+double measure_batches(std::uint64_t rows, const StoreMeasure& how) {
+  MeasuredBatch batch(rows);
+  batch.time_rows();
+  std::vector<double> times;
+  for (std::uint64_t i = 0; i < how.repetitions; ++i) {
+    times.push_back(batch.time_rows());
+  }
+  return median(times);
+}
+
+bool is_named(const StoreMeasure& how, const char* figure) {
+  return how.figures.empty() || std::ranges::find(how.figures, figure) != how.figures.end();
+}
+
+void measure_rows(const StoreMeasure& how, StoreOrder order, std::vector<StoreFigure>& figures) {
+  if (std::ranges::none_of(kSizes,
+                           [&](const StoreSize& size) { return is_named(how, size.name); })) {
+    return;
+  }
+  double of_1k = 0.0;
+  for (const StoreSize& size : kSizes) {
+    if (is_named(how, size.name) || &size == &kSizes.front()) {
+      const double ns = measure_one(size, order, how);
+      of_1k = &size == &kSizes.front() ? ns : of_1k;
+      figures.push_back(
+          {size.name, order, size.live_rows, 1e9 / ns, ns, kStoreTargetRate, ns / of_1k});
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> store_figures() {
   std::vector<std::string> names;
   for (const StoreSize& size : kSizes) {
+    names.emplace_back(size.name);
+  }
+  for (const StoreSize& size : kMetaSizes) {
     names.emplace_back(size.name);
   }
   return names;
@@ -171,19 +258,14 @@ std::vector<std::string> store_figures() {
 std::vector<StoreFigure> measure_store(const StoreMeasure& how) {
   std::vector<StoreFigure> figures;
   for (const StoreOrder order : {StoreOrder::kAdmission, StoreOrder::kRandom}) {
-    if (how.order.value_or(order) != order) {
-      continue;
+    if (how.order.value_or(order) == order) {
+      measure_rows(how, order, figures);
     }
-    double of_1k = 0.0;
-    for (const StoreSize& size : kSizes) {
-      const bool named =
-          how.figures.empty() || std::ranges::find(how.figures, size.name) != how.figures.end();
-      if (!named && &size != &kSizes.front()) {
-        continue;
-      }
-      const double ns = measure_one(size, order, how);
-      of_1k = &size == &kSizes.front() ? ns : of_1k;
-      figures.push_back({size.name, order, size.live_rows, 1e9 / ns, ns, ns / of_1k});
+  }
+  for (const StoreSize& size : kMetaSizes) {
+    if (is_named(how, size.name)) {
+      const double ns = measure_batches(size.live_rows, how);
+      figures.push_back({size.name, StoreOrder::kAdmission, size.live_rows, 1e9 / ns, ns});
     }
   }
   return figures;

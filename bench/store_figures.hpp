@@ -9,7 +9,7 @@
 
 namespace tidemill::bench {
 
-/// The rate that every figure has to reach, in rows per second.
+/// The rate that the figures `store_rows_*` have to reach, in rows per second.
 inline constexpr double kStoreTargetRate = 1e6;
 
 /// The order in which the rows of a table are finished.
@@ -27,21 +27,26 @@ struct StoreMeasure {
   std::uint64_t repetitions = 5;                   // after one that warms up
 };
 
-/// A figure: how fast rows pass through a task of a stream that holds `live_rows` rows. Each row
-/// gets its completing column, is leased, and is acked, which ends it.
+/// A figure.
+///
+/// `store_rows_*`: how fast rows pass through a task of a stream that holds `live_rows` rows. Each
+/// row gets its completing column, is leased, and is acked, which ends it. `store_meta_*`: how fast
+/// `live_rows` rows, written to an empty stream with nine columns in one call, are leased and acked
+/// together. `tests/bench/peers/compare_store.py` compares the latter with TransferQueue.
 struct StoreFigure {
   std::string name;
   StoreOrder order = StoreOrder::kAdmission;
   std::uint64_t live_rows = 0;
-  double rows_per_second = 0.0;  // of the thread's time; the median
+  double rows_per_second = 0.0;  // of the thread's time; the median of the repetitions
   double ns_per_row = 0.0;
-  double of_1k = 0.0;  // `ns_per_row` relative to that of 1,000 rows in the same order
+  double target = 0.0;  // rows per second; 0: the target is relative to a peer
+  double of_1k = 0.0;   // `ns_per_row` relative to that of 1,000 rows in the same order, or 0
 };
 
 /// Returns the names of all figures.
 [[nodiscard]] std::vector<std::string> store_figures();
 
-/// Measures figures. 1,000 rows are always measured, for comparison.
+/// Measures figures. For `store_rows_*`, 1,000 rows are always measured too, for comparison.
 [[nodiscard]] std::vector<StoreFigure> measure_store(const StoreMeasure& how);
 
 }  // namespace tidemill::bench

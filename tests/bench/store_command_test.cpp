@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests the output of `tidemill-bench store`.
+#include "bench/commands.hpp"
+#include "tests/launcher/command_run.hpp"
+
+namespace tidemill::bench {
+namespace {
+
+using launcher::kDone;
+using launcher::kRefused;
+using launcher::Outcome;
+
+Outcome run_store(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "store");
+  std::ostringstream out;
+  std::ostringstream err;
+  std::vector<std::unique_ptr<launcher::Command>> commands;
+  commands.push_back(make_store_command());
+  const int code = launcher::run_program(arguments, commands, out, err);
+  return {code, out.str(), err.str()};
+}
+
+TEST(StoreCommand, PrintsARateForEachOrder) {
+  const Outcome outcome = run_store({"--figure", "store_rows_1k", "--measured-rows", "1000",
+                                     "--repetitions", "1", "--rows-per-call", "7", "--json"});
+  ASSERT_EQ(outcome.code, kDone) << outcome.err;
+  const auto lines = outcome.lines();
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_EQ(lines[0]["order"], "admission");
+  EXPECT_EQ(lines[1]["order"], "random");
+  for (const auto& line : lines) {
+    EXPECT_EQ(line["figure"], "store_rows_1k");
+    EXPECT_EQ(line["live_rows"], 1000);
+    const double rate = line["rows_per_s"];
+    EXPECT_GT(rate, 0.0);
+    EXPECT_DOUBLE_EQ(line["ratio"], rate / 1e6);
+    EXPECT_EQ(line["of_1k"], 1.0);
+  }
+}
+
+TEST(StoreCommand, MeasuresBatchesForThePeer) {
+  const Outcome outcome = run_store({"--figure", "store_meta_1k", "--repetitions", "1", "--json"});
+  ASSERT_EQ(outcome.code, kDone) << outcome.err;
+  const auto lines = outcome.lines();
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_EQ(lines[0]["live_rows"], 1024);
+  EXPECT_GT(lines[0]["row_ns"], 0.0);
+  EXPECT_FALSE(lines[0].contains("ratio")) << "its target is relative to a peer";
+}
+
+TEST(StoreCommand, RefusesUnknownFigures) {
+  EXPECT_EQ(run_store({"--figure", "store_rows_2k"}).code, kRefused);
+}
+
+}  // namespace
+}  // namespace tidemill::bench
