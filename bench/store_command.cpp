@@ -25,9 +25,9 @@ void write_json(std::ostream& out, const StoreFigure& figure) {
                     {"rows_per_s", figure.rows_per_second},
                     {"row_ns", figure.ns_per_row}};
   if (figure.target > 0.0) {
-    line.emplace_back("target_rows_per_s", figure.target);
-    line.emplace_back("ratio", figure.rows_per_second / figure.target);
-    line.emplace_back("of_1k", figure.of_1k);
+    line.push_back({"target_rows_per_s", figure.target});
+    line.push_back({"ratio", figure.rows_per_second / figure.target});
+    line.push_back({"of_1k", figure.of_1k});
   }
   out << Json(std::move(line)).to_line();
 }

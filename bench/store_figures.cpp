@@ -246,6 +246,7 @@ void measure_rows(const StoreMeasure& how, StoreOrder order, std::vector<StoreFi
 
 std::vector<std::string> store_figures() {
   std::vector<std::string> names;
+  names.reserve(kSizes.size() + kMetaSizes.size());
   for (const StoreSize& size : kSizes) {
     names.emplace_back(size.name);
   }

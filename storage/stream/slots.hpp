@@ -118,23 +118,24 @@ public:
       return new (memory_.at(end_++)) T;
     }
     T* object = free_;
-    std::memcpy(static_cast<void*>(&free_), object, sizeof free_);
-    std::memcpy(static_cast<void*>(object), &first_, sizeof first_);
+    std::memcpy(static_cast<void*>(&free_), object, kLinkBytes);
+    std::memcpy(static_cast<void*>(object), &first_, kLinkBytes);
     return object;
   }
   /// Gives back an object whose first bytes are as in a new one.
   void give_back(T* object) {
-    std::memcpy(&first_, object, sizeof first_);
-    std::memcpy(static_cast<void*>(object), &free_, sizeof free_);
+    std::memcpy(&first_, object, kLinkBytes);
+    std::memcpy(static_cast<void*>(object), &free_, kLinkBytes);
     free_ = object;
   }
 
 private:
-  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) >= sizeof(T*));
+  static constexpr std::size_t kLinkBytes = sizeof(std::uintptr_t);
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) >= kLinkBytes);
 
   SlotMemory memory_;
-  T* free_ = nullptr;        // the last object given back; its first bytes point to the next
-  std::uint64_t first_ = 0;  // what they are in a new object
+  T* free_ = nullptr;         // the last object given back; its first bytes point to the next
+  std::uintptr_t first_ = 0;  // what they are in a new object
   Slot end_ = 0;
 };
 

@@ -247,11 +247,11 @@ public:
   /// Removes a row for all tasks, even if it is leased. After `kFail`, `on_failed` decides what
   /// happens to the rest of its group.
   /// Errors: `unknown_row` (`kNotFound`).
-  [[nodiscard]] Status apply_verdict(SampleId row, const Verdict& verdict);
+  [[nodiscard]] Status apply_verdict(SampleId id, const Verdict& verdict);
 
   /// Removes all rows of a group. Rows of it that come later are refused.
   /// Errors: `unknown_row` (`kNotFound`) if no such group is live.
-  [[nodiscard]] Status apply_group_verdict(GroupId group, const Verdict& verdict);
+  [[nodiscard]] Status apply_group_verdict(GroupId id, const Verdict& verdict);
 
   // -- versions --------------------------------------------------------------
 
