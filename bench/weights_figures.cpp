@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <sys/socket.h>
@@ -58,8 +59,8 @@ public:
   ReaderProcess(const ReaderProcess&) = delete;
   ReaderProcess& operator=(const ReaderProcess&) = delete;
   ~ReaderProcess() {
-    socket_.reset();  // ends it
-    if (pid_ > 0) {
+    if (pid_ > 0) {  // processes that were forked later hold its socket open
+      ::kill(pid_, SIGKILL);
       ::waitpid(pid_, nullptr, 0);
     }
   }

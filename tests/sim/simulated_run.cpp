@@ -346,7 +346,12 @@ private:
       plan.owner.evaluator = evaluator();
     }
     plan.rollout.on_device_failure = options_.on_device_failure;
-    plan.rollout.worker.max_in_flight = 8;
+    // With a fixed order, any worker can hold all rows in flight; see `rollout_role_options`.
+    plan.rollout.worker.max_in_flight =
+        options_.generation_order == actors::GenerationOrder::kFixed
+            ? static_cast<std::uint32_t>(options_.max_staleness + 1) * options_.groups_per_step *
+                  options_.group_size
+            : 8;
     plan.rollout.worker.seed = options_.data_seed;
     plan.rollout.worker.max_new_tokens = kMaxNewTokens;
     plan.open_engines = [this](const actors::RunOrigin& origin) { return open_engines(origin); };

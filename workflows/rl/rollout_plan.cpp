@@ -12,11 +12,25 @@ std::uint32_t num_rollout_workers(const RlOptions& options) {
                                     std::max(options.placement.rollout.processes, 1));
 }
 
+namespace {
+
+// Returns how many rows a worker may hold. All workers together can hold all rows in flight. With a
+// fixed order, the workers of one process can: otherwise rows that wait for a later version could
+// take all places, while that version waits for a row that was given back. The other processes may
+// have been drained.
+std::uint32_t max_in_flight(const RlOptions& options) {
+  const bool fixed = options.staleness.schedule == StalenessSchedule::kFixed;
+  const std::int64_t workers =
+      fixed ? options.rollout.workers : std::int64_t{num_rollout_workers(options)};
+  return static_cast<std::uint32_t>((max_concurrent_rows(options) + workers - 1) / workers);
+}
+
+}  // namespace
+
 RolloutRoleOptions rollout_role_options(const RlOptions& options, const TrainedModel& model) {
   RolloutRoleOptions role;
   role.workers = num_rollout_workers(options);
-  role.worker.max_in_flight = static_cast<std::uint32_t>(
-      std::max<std::int64_t>(1, max_concurrent_rows(options) / role.workers));
+  role.worker.max_in_flight = max_in_flight(options);
   role.worker.sampling = sampling_options(options.rollout);
   role.worker.seed = options.run.seed;
   role.worker.max_new_tokens = options.rollout.max_new_tokens;
