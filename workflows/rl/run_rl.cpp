@@ -244,22 +244,31 @@ RewardRoleOptions reward_role(const RlOptions& options, const RunEnvironment& ru
   return role;
 }
 
+// The processes of a role, without their cores and workers. `Placement` is that of the role.
+template <class Placement>
+WorkerProcessesOptions role_processes(const std::string& role, const Placement& placement,
+                                      const RunEnvironment& run, const RlRun& opened) {
+  WorkerProcessesOptions processes;
+  processes.role = role;
+  processes.processes = static_cast<std::uint32_t>(placement.processes);
+  processes.transport = placement.transport;
+  processes.table = opened.table;
+  processes.ends = opened.process_actors;
+  processes.log = run.log;
+  return processes;
+}
+
 // Returns how reward workers are made in processes of their own, or nothing if they are in this
 // one.
 decltype(RlPlan::remote_reward) remote_reward(const RlOptions& options, const RunEnvironment& run,
                                               const RlRun& opened) {
-  if (options.placement.reward.processes == 0) {
+  const RewardPlacement& placement = options.placement.reward;
+  if (placement.processes == 0) {
     return {};
   }
-  WorkerProcessesOptions role;
-  role.role = "reward";
+  WorkerProcessesOptions role = role_processes("reward", placement, run, opened);
   role.cores = opened.cores.reward;
-  role.table = opened.table;
-  role.ends = opened.process_actors;
-  role.processes = static_cast<std::uint32_t>(options.placement.reward.processes);
-  role.workers = num_workers(options.placement.reward);
-  role.transport = options.placement.reward.transport;
-  role.log = run.log;
+  role.workers = num_workers(placement);
   return [&run, &opened, role](const actors::RunOrigin& origin,
                                const actors::StreamConsumerActor& stream) {
     return remote_worker_factory(run.system, *opened.processes, role, origin.incarnation, stream);
@@ -269,23 +278,18 @@ decltype(RlPlan::remote_reward) remote_reward(const RlOptions& options, const Ru
 // As `remote_reward`, for rollout workers.
 decltype(RlPlan::remote_rollout) remote_rollout(const RlOptions& options, const RunEnvironment& run,
                                                 const RlRun& opened) {
-  if (options.placement.rollout.processes == 0) {
+  const RolloutPlacement& placement = options.placement.rollout;
+  if (placement.processes == 0) {
     return {};
   }
-  WorkerProcessesOptions role;
-  role.role = "rollout";
+  WorkerProcessesOptions role = role_processes("rollout", placement, run, opened);
   role.cores = opened.cores.rollout;
-  role.table = opened.table;
-  role.ends = opened.process_actors;
-  role.processes = static_cast<std::uint32_t>(options.placement.rollout.processes);
   role.workers = num_rollout_workers(options);
-  role.transport = options.placement.rollout.transport;
-  role.log = run.log;
   const MemoryBudgets& budgets = opened.rollout_process.budgets;
-  ProcessDevices devices;
-  devices.start = {budgets.kv_bytes, budgets.limits.rollout_rows, budgets.limits.sampled_rows};
-  devices.work = opened.weights_port.get();
-  role.devices = devices;
+  role.devices.emplace();
+  role.devices->start = {budgets.kv_bytes, budgets.limits.rollout_rows,
+                         budgets.limits.sampled_rows};
+  role.devices->work = opened.weights_port.get();
   return [&run, &opened, role](const actors::RunOrigin& origin,
                                const actors::StreamConsumerActor& stream,
                                const actors::RosterActor& roster) {
