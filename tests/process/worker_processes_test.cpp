@@ -149,6 +149,44 @@ TEST_P(WorkerProcessesTest, CanBeAddedAndDrainedWhileTheRunGoesOn) {
   EXPECT_EQ(difference(undisturbed(text), run_output(folder, kRun)), "");
 }
 
+// The workers of a process that `tidemill top` shows.
+int workers_of(const std::string& shown, const std::string& process) {
+  const std::size_t found = shown.find("\"name\":\"" + process + "\"");
+  const std::string key = "\"workers\":";
+  const std::size_t at = found == std::string::npos ? found : shown.find(key, found);
+  return at == std::string::npos ? 0 : std::stoi(shown.substr(at + key.size()));
+}
+
+TEST_P(WorkerProcessesTest, KeepTheirNumberOfWorkersWhenScaledUpAndDown) {
+  RunFolder folder;
+  folder.write_rows();
+  folder.write("run.yaml", small_rl_run(kRun, "train: {steps: 100000, prompts_per_step: 4}\n"));
+  ProgramRun run(folder.path(), tidemill(placed({"run", "run.yaml"}, GetParam())));
+  ASSERT_TRUE(run.wait_for_error_text("rollout process 1 has joined"));
+  for (int i = 0; i < 4; ++i) {
+    for (const char* wanted : {"rollout=4", "reward=3", "rollout=1", "reward=1", "reward=2"}) {
+      const auto scaled = folder.run({"scale", kRun, wanted});
+      ASSERT_TRUE(scaled.has_value() && scaled->code == 0) << wanted;
+    }
+  }
+  std::string shown;
+  EXPECT_TRUE(wait_until(
+      [&] {
+        shown = top(folder, {"--json"});
+        return workers_of(shown, "rollout process 0") == 2 &&
+               workers_of(shown, "reward process 0") == 2 &&
+               workers_of(shown, "reward process 1") == 2 &&
+               shown.find("rollout process 1") == std::string::npos;
+      },
+      kHang))
+      << shown;
+  run.send(SIGINT);
+  const auto ended = run.finish();
+  ASSERT_TRUE(ended.has_value()) << "hangs";
+  EXPECT_EQ(ended->code, 0) << ended->describe();
+  EXPECT_EQ(ended->err.find("times in a row"), std::string::npos) << ended->err;
+}
+
 TEST_P(WorkerProcessesTest, AreShownAndWrongNumbersAreRefused) {
   RunFolder folder;
   folder.write_rows();

@@ -98,6 +98,20 @@ TEST_F(QueryServerTest, ReplacesASocketOnly) {
   EXPECT_TRUE(std::filesystem::is_regular_file(file));
 }
 
+// Its asker has told the user that there was no answer.
+TEST_F(QueryServerTest, AQueryWhoseAskerHasGoneIsNotAnswered) {
+  start();
+  UniqueFd silent(::socket(AF_UNIX, SOCK_SEQPACKET, 0));  // holds the server up
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path_.string().copy(static_cast<char*>(address.sun_path), sizeof address.sun_path - 1);
+  ASSERT_EQ(::connect(silent.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address),
+            0);
+  EXPECT_EQ(send_query(path_, "late", 100ms).status().code(), Errc::kTimeout);
+  EXPECT_EQ(send_query(path_, "a", 10s).value(), "you asked a");
+  EXPECT_EQ(answered_, 1);
+}
+
 // Those who connect and ask nothing, or too much, hold the server up for a second each at most.
 TEST_F(QueryServerTest, AConnectionWithoutAQueryIsClosed) {
   start();

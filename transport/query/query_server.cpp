@@ -17,6 +17,9 @@
 namespace tidemill::transport {
 namespace {
 
+// How long the server waits after it could not accept a connection.
+constexpr int kPauseMilliseconds = 100;
+
 // Waits until `descriptor` has something to read, at most until `deadline`.
 bool wait_readable(int descriptor, const Clock& clock, TimePoint deadline) {
   for (;;) {
@@ -74,6 +77,9 @@ private:
         return;
       }
       const UniqueFd connection(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (!connection.is_open() && errno != EAGAIN) {
+        ::poll(files, 1, kPauseMilliseconds);  // without descriptors, `poll` above would not wait
+      }
       if (connection.is_open() && shm::is_same_user(connection.get()) &&
           wait_readable(connection.get(), clock_, clock_.now() + kMaxQueryWait)) {
         answer(connection.get());
@@ -83,7 +89,9 @@ private:
 
   void answer(int connection) {
     const std::string query = receive(connection, kMaxQueryBytes);
-    if (!query.empty()) {
+    pollfd asker{connection, POLLRDHUP, 0};
+    const bool gone = ::poll(&asker, 1, 0) > 0;  // it has given up, and will say so to its user
+    if (!query.empty() && !gone) {
       std::string text = answer_(query);
       text.resize(std::min(text.size(), kMaxAnswerBytes));
       send(connection, text);
@@ -126,11 +134,11 @@ Result<std::string> send_query(const std::filesystem::path& path, const std::str
   TIDEMILL_ASSIGN_OR_RETURN(const shm::SocketPath socket, shm::SocketPath::open(path));
   TIDEMILL_ASSIGN_OR_RETURN(const UniqueFd connection, shm::connect_socket(socket, deadline));
   if (!send(connection.get(), query) || !wait_readable(connection.get(), clock, deadline)) {
-    return Status(Errc::kUnavailable, path.string() + ": no answer");
+    return Status(Errc::kTimeout, path.string() + ": no answer");
   }
   std::string answer = receive(connection.get(), kMaxAnswerBytes);
   if (answer.empty()) {
-    return Status(Errc::kUnavailable, path.string() + ": no answer");
+    return Status(Errc::kTimeout, path.string() + ": no answer");
   }
   return answer;
 }

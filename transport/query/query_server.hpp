@@ -49,8 +49,9 @@ private:
 };
 
 /// Sends a query to the server at `path`, and returns its answer.
-/// Errors: `kUnavailable` if no server listens there, or it does not answer within `max_wait`;
-/// `kInvalidArgument` for a query that is empty or too long.
+/// Errors: `kUnavailable` if no server listens there; `kTimeout` if it does not answer within
+/// `max_wait`, after which it does not answer the query any more; `kInvalidArgument` for a query
+/// that is empty or too long.
 [[nodiscard]] Result<std::string> send_query(const std::filesystem::path& path,
                                              const std::string& query, Duration max_wait);
 

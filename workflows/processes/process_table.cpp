@@ -23,6 +23,11 @@ void ProcessTable::set_supervisor(const actors::SupervisorActor& supervisor) {
   supervisor_ = supervisor.address();
 }
 
+actors::SupervisorActor ProcessTable::supervisor() const {
+  const std::lock_guard lock(mutex_);
+  return caf::actor_cast<actors::SupervisorActor>(supervisor_);
+}
+
 std::uint32_t ProcessTable::processes(const std::string& role) const {
   const std::lock_guard lock(mutex_);
   return roles_.at(role).processes;

@@ -63,6 +63,8 @@ public:
   /// The supervisor, which is not kept alive.
   void set_supervisor(const actors::SupervisorActor& supervisor);
 
+  /// Returns the supervisor, or null if the run has ended.
+  [[nodiscard]] actors::SupervisorActor supervisor() const;
   /// Returns how many processes of the role the run has or should have.
   [[nodiscard]] std::uint32_t processes(const std::string& role) const;
   [[nodiscard]] std::vector<ProcessReport> report() const;

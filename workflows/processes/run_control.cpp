@@ -125,6 +125,9 @@ Result<std::unique_ptr<transport::QueryServer>> serve_run_control(
 
 Result<Json> ask_run(const std::filesystem::path& directory, const Json& query) {
   const auto text = transport::send_query(socket_of(directory), query.to_line(), kMaxAnswerWait);
+  if (text.status().code() == Errc::kTimeout) {
+    return Status(Errc::kTimeout, directory.string() + ": the run does not answer");
+  }
   if (!text.ok()) {
     return Status(Errc::kUnavailable,
                   directory.string() + ": no run with several processes is in progress here");

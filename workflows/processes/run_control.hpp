@@ -28,8 +28,9 @@ class ProcessTable;
     std::string owner_cores);
 
 /// Returns what a run that is in progress answers.
-/// Errors: `kUnavailable` if no run with other processes is in progress in `directory`, or it does
-/// not answer within seconds; the error of the answer, as `kInvalidArgument`.
+/// Errors: `kUnavailable` if no run with other processes is in progress in `directory`; `kTimeout`
+/// if it does not answer within seconds, after which it ignores the query; the error of the answer,
+/// as `kInvalidArgument`.
 [[nodiscard]] Result<Json> ask_run(const std::filesystem::path& directory, const Json& query);
 
 }  // namespace tidemill::workflows

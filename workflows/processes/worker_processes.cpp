@@ -2,7 +2,8 @@
 // The processes of a role. Each index below their number has a process once a worker needs it.
 // States of a process:
 //   running   Its workers start. It ends: the next worker that needs the index starts another one.
-//   retiring  The number has become smaller. It takes no worker, and ends after its last one.
+//   retiring  The number has become smaller. It takes no worker. Its last one ends: it is no longer
+//             running, and ends too, which may take a while. Meanwhile the index may have another.
 #include "workflows/processes/worker_processes.hpp"
 
 #include <algorithm>
@@ -72,6 +73,7 @@ public:
       }
       process = current;
       ++process->workers;
+      remove_excess(worker);
     }
     auto stands_for_it = spawn_remote_worker(
         system_, process->starter, worker,
@@ -97,11 +99,9 @@ public:
   }
 
   void scale(std::uint32_t processes, const SupervisorActor& supervisor) override {
-    const std::uint32_t workers_each =
-        (options_.workers + options_.processes - 1) / options_.processes;
     const std::lock_guard lock(mutex_);
     const std::uint32_t before = std::exchange(count_, processes);
-    for (std::uint32_t i = before * workers_each; i < processes * workers_each; ++i) {
+    for (std::uint32_t i = before * workers_each(); i < processes * workers_each(); ++i) {
       caf::anon_send(supervisor, atom::add_v, options_.role);
     }
     for (auto placed = placed_.begin(); placed != placed_.end();) {
@@ -114,7 +114,7 @@ public:
     }
     for (const auto& [index, process] : processes_) {
       process->retiring = index >= processes;
-      if (process->retiring && process->workers == 0) {
+      if (process->retiring && process->running && process->workers == 0) {
         retire(*process);
       }
     }
@@ -148,16 +148,33 @@ private:
     return placed_[worker] = static_cast<std::uint32_t>(fewest - workers.begin());
   }
 
+  // Has the supervisor remove a worker for which the processes have no place: the number was made
+  // smaller before the worker was added, or while it waited for its next start.
+  void remove_excess(const StartWorker& worker) {
+    if (options_.table == nullptr || placed_.size() <= std::size_t{count_} * workers_each()) {
+      return;
+    }
+    if (const SupervisorActor supervisor = options_.table->supervisor()) {
+      placed_.erase(worker.number);
+      caf::anon_send(supervisor, atom::remove_v, worker.name);
+    }
+  }
+
+  [[nodiscard]] std::uint32_t workers_each() const {
+    return (options_.workers + options_.processes - 1) / options_.processes;
+  }
+
   void on_worker_end(const ProcessPtr& process) {
     const std::lock_guard lock(mutex_);
     --process->workers;
-    if (process->retiring && process->workers == 0) {
+    if (process->retiring && process->running && process->workers == 0) {
       retire(*process);
     }
   }
 
   // Ends a process that has no workers left. Its device leaves the run first.
-  void retire(const Process& process) {
+  void retire(Process& process) {
+    process.running = false;
     if (process.device) {
       caf::anon_send(process.device, atom::leave_v);
     } else {
