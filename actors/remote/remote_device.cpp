@@ -35,12 +35,15 @@ using Self = RemoteDeviceActor::stateful_pointer<RemoteDeviceState>;
 
 void end(Self self, const Status& reason) {
   auto& state = self->state;
-  const Status why(Errc::kUnavailable, reason.ok() ? "its device has ended" : reason.message());
+  const Status ended = reason.ok() ? Status(Errc::kUnavailable, "its device has ended") : reason;
+  const bool named = ended.message().starts_with(state.deps.process + ": ");
+  const Status why(Errc::kUnavailable,
+                   named ? ended.message() : ended.with_context(state.deps.process).message());
   for (auto& [worker, promise] : std::exchange(state.waiting, {})) {
     promise.deliver(to_caf_error(why));
   }
   if (state.deps.on_end) {
-    state.deps.on_end(why);
+    state.deps.on_end(ended);
   }
   self->quit(to_caf_error(why));
 }

@@ -48,7 +48,8 @@ using RemoteDeviceActor = WorkerStarterActor::extend<
 
 /// Dependencies of a remote device.
 struct RemoteDeviceDeps {
-  std::string name;                // of the device in the run, such as "rollout process 0"
+  std::string name;                // of the device in the run, such as "rollout process 0, start 2"
+  std::string process;             // of the process, with which failures of its workers begin
   std::shared_ptr<PeerPort> port;  // of the process
   WorkerGateActor gate;            // of the process
   ServingActor serving;            // the proxy of the device

@@ -88,7 +88,8 @@ protected:
     proxy.has_base = true;
     proxy_ = keep(actors::spawn_serving_proxy(system(), std::move(proxy)));
     actors::RemoteDeviceDeps deps;
-    deps.name = "process 0";
+    deps.name = "process 0, start 2";
+    deps.process = "process 0";
     deps.port = process_->ports().owner;
     deps.gate = process_->gate();
     deps.serving = proxy_;
@@ -156,7 +157,7 @@ TEST_F(RemoteDeviceTest, WorkersStartOnceTheDeviceHasJoined) {
   EXPECT_EQ(starts_[0].segments.reader, 14U);
   EXPECT_EQ(opened_, 1);
   ASSERT_EQ(roster_->joins.size(), 1U);
-  EXPECT_EQ(roster_->joins.front().request.name, "process 0");
+  EXPECT_EQ(roster_->joins.front().request.name, "process 0, start 2");
   EXPECT_EQ(roster_->joins.front().request.device->address(), proxy_.address());
   EXPECT_TRUE(process_->started().empty());
   let_join();
@@ -198,9 +199,9 @@ TEST_F(RemoteDeviceTest, ADeviceThatCannotBeOpenedEndsItWithTheReason) {
   open();
   ASSERT_TRUE(exit_->has_value());
   EXPECT_EQ((*exit_)->code(), Errc::kUnavailable);
-  EXPECT_EQ((*exit_)->message(), "no memory");
+  EXPECT_EQ((*exit_)->message(), "process 0: no memory");
   ASSERT_TRUE(worker->has_value());
-  EXPECT_EQ((*worker)->message(), "no memory");
+  EXPECT_EQ((*worker)->message(), "process 0: no memory");
   ASSERT_EQ(ends_.size(), 1U);
   EXPECT_EQ(ends_[0].message(), "no memory");
   EXPECT_EQ(opened_, 0);
@@ -212,7 +213,7 @@ TEST_F(RemoteDeviceTest, ADeviceThatCannotJoinEndsIt) {
   take(roster_->joins).fail({Errc::kInvalidArgument, "loading: other shapes"});
   drain();
   ASSERT_TRUE(exit_->has_value());
-  EXPECT_EQ((*exit_)->message(), "loading: other shapes");
+  EXPECT_EQ((*exit_)->message(), "process 0: loading: other shapes");
   EXPECT_TRUE(worker->has_value());
   EXPECT_TRUE(process_->started().empty());
   EXPECT_EQ(ends_.size(), 1U);
@@ -263,9 +264,9 @@ TEST_F(RemoteDeviceTest, ADeviceThatIsAskedToLeaveLeavesTheRunFirst) {
   let_join();
   caf::anon_send(remote_, atom::leave_v);
   drain();
-  ASSERT_EQ(roster_->left, std::vector<std::string>{"process 0"});
+  ASSERT_EQ(roster_->left, std::vector<std::string>{"process 0, start 2"});
   ASSERT_TRUE(exit_->has_value());
-  EXPECT_EQ((*exit_)->message(), "it has left the run");
+  EXPECT_EQ((*exit_)->message(), "process 0: it has left the run");
   EXPECT_EQ(ends_.size(), 1U);
 }
 
@@ -287,7 +288,7 @@ TEST_F(RemoteDeviceTest, AQuarantineEndsIt) {
                  actors::QuarantinedDevice{"process 0", "loading: other shapes"});
   drain();
   ASSERT_TRUE(exit_->has_value());
-  EXPECT_EQ((*exit_)->message(), "loading: other shapes");
+  EXPECT_EQ((*exit_)->message(), "process 0: loading: other shapes");
   EXPECT_TRUE(worker->has_value());
   EXPECT_EQ(ends_.size(), 1U);
 }

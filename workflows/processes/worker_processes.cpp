@@ -265,6 +265,7 @@ private:
     RemoteDeviceDeps deps;
     deps.name = process->starts == 1 ? process->name
                                      : process->name + ", start " + std::to_string(process->starts);
+    deps.process = process->name;
     deps.port = process->port;
     deps.gate = process->gate;
     ServingProxyDeps proxy;

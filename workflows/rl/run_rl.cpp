@@ -506,6 +506,18 @@ Status check_zmq_files(const PlacementOptions& placement) {
                      "placement: " + std::to_string(processes) + " processes over ZeroMQ");
 }
 
+// Checks that the socket through which rollout processes get weights can have its path.
+Status check_socket_path(const PlacementOptions& placement, const std::filesystem::path& run) {
+  constexpr std::size_t kMaxBytes = 107;
+  const std::size_t bytes =
+      (std::filesystem::absolute(run) / "sockets" / "weights").string().size();
+  if (placement.rollout.processes == 0 || bytes <= kMaxBytes) {
+    return {};
+  }
+  return invalid_argument("placement.rollout.processes: the folder of the run has a path that is " +
+                          std::to_string(bytes - kMaxBytes) + " bytes too long for a socket in it");
+}
+
 // Divides the cores among the processes of the run.
 CorePlan plan_cores(const PlacementOptions& placement, const RunEnvironment& run) {
   if (!has_processes(placement)) {
@@ -557,6 +569,7 @@ Status open_places(const RlOptions& options, const RunEnvironment& run, RlRun& o
           "run does everything");
     }
     TIDEMILL_RETURN_IF_ERROR(check_zmq_files(options.placement));
+    TIDEMILL_RETURN_IF_ERROR(check_socket_path(options.placement, run.directory));
     opened.processes = std::make_unique<LocalProcesses>(LocalProcessesOptions{
         run.directory, *run.worker_program, run.inform, allowed_memory(options.run.device),
         opened.plans.maximum.engine.published_bytes});
