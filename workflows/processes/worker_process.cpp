@@ -42,8 +42,8 @@ public:
   EndSignalWaiter& operator=(const EndSignalWaiter&) = delete;
   ~EndSignalWaiter() {
     stopping_ = true;
-    // NOLINTNEXTLINE(bugprone-bad-signal-to-kill-thread): all threads block it, and `sigwait` takes
-    // it
+    // All threads block the signal, and `sigwait` takes it.
+    // NOLINTNEXTLINE(bugprone-bad-signal-to-kill-thread)
     ::pthread_kill(thread_.native_handle(), SIGTERM);
     thread_.join();
   }
