@@ -38,10 +38,10 @@ Result<Look> look(const std::filesystem::path& run, const Clock& clock) {
 }
 
 const Json::Array& processes_of(const Look& of) {
-  static const Json::Array kEmpty;
+  static const Json::Array empty;
   const Json* processes = of.answer.find("processes");
   const Json::Array* list = processes != nullptr ? processes->if_array() : nullptr;
-  return list != nullptr ? *list : kEmpty;
+  return list != nullptr ? *list : empty;
 }
 
 std::string text_of(const Json& process, const char* name) {
@@ -114,7 +114,7 @@ std::vector<std::filesystem::path> running() {
   std::vector<std::filesystem::path> found;
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator("runs", ignored)) {
-    if (std::filesystem::exists(entry.path() / "sockets" / "control", ignored)) {
+    if (workflows::may_answer(entry.path())) {
       found.push_back(entry.path());
     }
   }
@@ -148,7 +148,7 @@ public:
       TIDEMILL_ASSIGN_OR_RETURN(runs.emplace_back(), find_run(run_));
     }
     for (const std::filesystem::path& run : runs) {
-      const Status shown = show(run, session);
+      Status shown = show(run, session);
       if (!shown.ok() && (!run_.empty() || runs.size() == 1)) {
         return shown;
       }

@@ -16,6 +16,7 @@
 #include "storage/run_files/metrics_line.hpp"
 #include "storage/run_files/run_state.hpp"
 #include "storage/run_files/sample_line.hpp"
+#include "workflows/processes/socket_folder.hpp"
 
 namespace tidemill::launcher {
 namespace {
@@ -41,7 +42,7 @@ bool is_file_of_run(const std::string& name) {
                                                        storage::kSamplesFile,
                                                        "checkpoints",
                                                        "processes.log",
-                                                       "sockets",
+                                                       workflows::kSocketFolder,
                                                        "events.out.tfevents.tidemill"};
   return is_temporary(name) || name.starts_with("reward-stderr") ||
          std::find(kNames.begin(), kNames.end(), name) != kNames.end();

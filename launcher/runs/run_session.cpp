@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <ostream>
 #include <string_view>
-#include <system_error>
 #include <unistd.h>
 #include <utility>
 
@@ -28,6 +27,7 @@
 #include "workflows/actor_system.hpp"
 #include "workflows/process_limits.hpp"
 #include "workflows/process_memory.hpp"
+#include "workflows/processes/socket_folder.hpp"
 #include "workflows/rl/run_rl.hpp"
 #include "workflows/sft/run_sft.hpp"
 
@@ -292,19 +292,12 @@ void begin(const RunContext& context, const RunStart& run_start, RunLogSink& log
   }
 }
 
-// Removes the sockets that an earlier process of the run has left when it was killed. No other
-// process uses them, because this one holds the run's lock.
-void remove_sockets(const RunContext& context) {
-  std::error_code ignored;
-  std::filesystem::remove_all(context.directory / "sockets", ignored);
-}
-
 // Carries out the run in its directory. Sets `run_start` when the first step is about to begin.
 Status run_in_directory(const RunContext& context, RunLogSink& log_file, Session& session,
                         RunStart& run_start) {
   HeldDirectoryFiles files(context.held, OnMove::kRefuse);
   TIDEMILL_RETURN_IF_ERROR(check_in_place(*context.held));
-  remove_sockets(context);
+  workflows::remove_socket_folder(context.directory);  // this process holds the run's lock
   TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<storage::CheckpointStore> opened,
                             open_store(context, files));
   const std::shared_ptr<storage::CheckpointStore> store = std::move(opened);

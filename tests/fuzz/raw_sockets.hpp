@@ -69,28 +69,28 @@ inline UniqueFd memory_of(std::string_view content, std::size_t size, int seals)
   return file;
 }
 
-/// Returns a socket that is connected to the one that listens at `path`.
-inline UniqueFd connect_to(const std::filesystem::path& path, int type) {
+/// Returns a socket after `use`, such as `::connect`, with the address of `path`.
+template <class Use>
+UniqueFd socket_at(const std::filesystem::path& path, int type, Use use) {
   UniqueFd socket(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   std::ranges::copy(path.native(), static_cast<char*>(address.sun_path));
-  TIDEMILL_CHECK(
-      ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0)
+  TIDEMILL_CHECK(use(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) ==
+                 0)
       << errno;
   return socket;
 }
 
+/// Returns a socket that is connected to the one that listens at `path`.
+inline UniqueFd connect_to(const std::filesystem::path& path, int type) {
+  return socket_at(path, type, ::connect);
+}
+
 /// Returns a socket that listens at `path`.
 inline UniqueFd listen_at(const std::filesystem::path& path, int type) {
-  UniqueFd socket(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::ranges::copy(path.native(), static_cast<char*>(address.sun_path));
-  TIDEMILL_CHECK(
-      ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 &&
-      ::listen(socket.get(), SOMAXCONN) == 0)
-      << errno;
+  UniqueFd socket = socket_at(path, type, ::bind);
+  TIDEMILL_CHECK(::listen(socket.get(), SOMAXCONN) == 0) << errno;
   return socket;
 }
 

@@ -404,6 +404,19 @@ TEST_F(SegmentServerTest, ReplacesTheSocketOfAProcessThatWasKilled) {
   EXPECT_FALSE(listen(directory_.path() / "missing" / "s").ok());
 }
 
+TEST_F(SegmentServerTest, APathMayBeLongerThanAnAddress) {
+  const std::filesystem::path folder = directory_.path() / std::string(100, 'x') / "y";
+  std::filesystem::create_directories(folder);
+  SegmentServerOptions options;
+  options.path = folder / "s";
+  const auto server = SegmentServer::listen(pool_, options);
+  ASSERT_TRUE(server.ok()) << server.status().to_string();
+  SegmentReaderOptions reader;
+  reader.path = options.path;
+  // The server replies: it knows no such reader.
+  EXPECT_EQ(SegmentReader::connect(reader).status().code(), Errc::kNotFound);
+}
+
 TEST_F(SegmentServerTest, ConnectingFailsWithoutAServer) {
   SegmentReaderOptions options;
   options.path = path();

@@ -40,9 +40,9 @@ TimePoint patience_from_now() {
 }
 
 UniqueFd connect_raw(const std::filesystem::path& path) {
-  auto opened = shm::SocketPath::open(path);
+  auto opened = SocketPath::open(path);
   TIDEMILL_CHECK(opened.ok()) << opened.status().to_string();
-  auto socket = shm::connect_socket(opened.value(), patience_from_now());
+  auto socket = connect_socket(opened.value(), patience_from_now());
   TIDEMILL_CHECK(socket.ok()) << socket.status().to_string();
   return std::move(socket).value();
 }
@@ -219,7 +219,7 @@ TEST(ShmHostile, ASilentProcessIsDroppedAfterTheTimeout) {
 // Returns the error of a connector to a socket whose process does `action` with the connection.
 Status error_of_connector(const std::function<void(int socket)>& action, Duration max_wait) {
   const test::TemporaryDirectory directory;
-  auto listening = shm::ListeningSocket::open(directory.path() / "socket");
+  auto listening = ListeningSocket::open(directory.path() / "socket");
   TIDEMILL_CHECK(listening.ok());
   std::thread acceptor([&] {
     ::fcntl(listening.value().get(), F_SETFL, 0);  // waits
@@ -534,7 +534,7 @@ TEST(ShmResources, AnAcceptorOutlivesALackOfDescriptors) {
   ShmHost host;
   const UniqueFd memory = memory_file(kMemory, kSeals);
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET, 0));
-  const auto path = shm::SocketPath::open(host.socket());
+  const auto path = SocketPath::open(host.socket());
   ASSERT_TRUE(path.ok());
   wait_for_quiet();
   {

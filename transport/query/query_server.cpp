@@ -12,31 +12,13 @@
 #include <utility>
 
 #include "base/files/unique_fd.hpp"
-#include "transport/shm/shm_rendezvous.hpp"
+#include "transport/unix_socket.hpp"
 
 namespace tidemill::transport {
 namespace {
 
 // How long the server waits after it could not accept a connection.
 constexpr int kPauseMilliseconds = 100;
-
-// Waits until `descriptor` has something to read, at most until `deadline`.
-bool wait_readable(int descriptor, const Clock& clock, TimePoint deadline) {
-  for (;;) {
-    const Duration left = std::max(deadline - clock.now(), Duration::zero());
-    const auto milliseconds =
-        std::chrono::duration_cast<std::chrono::milliseconds>(left).count() + 1;
-    pollfd file{descriptor, POLLIN, 0};
-    const int ready =
-        ::poll(&file, 1, left > Duration::zero() ? static_cast<int>(milliseconds) : 0);
-    if (ready > 0) {
-      return true;
-    }
-    if ((ready < 0 && errno != EINTR) || left == Duration::zero()) {
-      return false;
-    }
-  }
-}
 
 // Receives one packet. Returns an empty text if there is none or it is too long.
 std::string receive(int socket, std::size_t max_bytes) {
@@ -56,7 +38,7 @@ bool send(int socket, const std::string& text) {
 
 class QueryServer::Loop {
 public:
-  Loop(shm::ListeningSocket socket, UniqueFd stop, Answer answer)
+  Loop(ListeningSocket socket, UniqueFd stop, Answer answer)
       : socket_(std::move(socket)), stop_(std::move(stop)), answer_(std::move(answer)) {
     thread_ = std::thread([this] { run(); });
   }
@@ -80,8 +62,8 @@ private:
       if (!connection.is_open() && errno != EAGAIN) {
         ::poll(files, 1, kPauseMilliseconds);  // without descriptors, `poll` above would not wait
       }
-      if (connection.is_open() && shm::is_same_user(connection.get()) &&
-          wait_readable(connection.get(), clock_, clock_.now() + kMaxQueryWait)) {
+      if (connection.is_open() && is_same_user(connection.get()) &&
+          wait_to_read(connection.get(), clock_.now() + kMaxQueryWait)) {
         answer(connection.get());
       }
     }
@@ -99,7 +81,7 @@ private:
   }
 
   SystemClock clock_;
-  shm::ListeningSocket socket_;
+  ListeningSocket socket_;
   UniqueFd stop_;  // an event
   const Answer answer_;
   std::thread thread_;
@@ -110,7 +92,7 @@ QueryServer::~QueryServer() = default;
 
 Result<std::unique_ptr<QueryServer>> QueryServer::listen(const std::filesystem::path& path,
                                                          Answer answer) {
-  TIDEMILL_ASSIGN_OR_RETURN(shm::ListeningSocket socket, shm::ListeningSocket::open(path));
+  TIDEMILL_ASSIGN_OR_RETURN(ListeningSocket socket, ListeningSocket::open(path));
   UniqueFd stop(::eventfd(0, EFD_CLOEXEC));
   if (!stop.is_open()) {
     return Status(Errc::kResourceExhausted,
@@ -131,9 +113,9 @@ Result<std::string> send_query(const std::filesystem::path& path, const std::str
   }
   const SystemClock clock;
   const TimePoint deadline = clock.now() + max_wait;
-  TIDEMILL_ASSIGN_OR_RETURN(const shm::SocketPath socket, shm::SocketPath::open(path));
-  TIDEMILL_ASSIGN_OR_RETURN(const UniqueFd connection, shm::connect_socket(socket, deadline));
-  if (!send(connection.get(), query) || !wait_readable(connection.get(), clock, deadline)) {
+  TIDEMILL_ASSIGN_OR_RETURN(const SocketPath socket, SocketPath::open(path));
+  TIDEMILL_ASSIGN_OR_RETURN(const UniqueFd connection, connect_socket(socket, deadline));
+  if (!send(connection.get(), query) || !wait_to_read(connection.get(), deadline)) {
     return Status(Errc::kTimeout, path.string() + ": no answer");
   }
   std::string answer = receive(connection.get(), kMaxAnswerBytes);

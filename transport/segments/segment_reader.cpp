@@ -27,6 +27,7 @@
 #include "transport/segments/segment_memory.hpp"
 #include "transport/segments/segment_store.hpp"
 #include "transport/segments/segment_wire.hpp"
+#include "transport/unix_socket.hpp"
 
 namespace tidemill::transport {
 namespace {
@@ -417,25 +418,14 @@ Status no_server(const std::filesystem::path& path, const std::string& fact) {
 
 // Connects, and waits for at most `max_wait` if the server does not accept at once.
 Result<UniqueFd> open_connection(const std::filesystem::path& path, Duration max_wait) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.native().empty() || path.native().size() >= sizeof(address.sun_path)) {
-    return invalid_argument(path.native() + ": the path of a socket has 1 to " +
-                            std::to_string(sizeof(address.sun_path) - 1) + " bytes");
+  const auto at = SocketPath::open(path);
+  if (at.status().code() == Errc::kNotFound) {
+    return no_server(path, "there is no such directory");
   }
-  std::ranges::copy(path.native(), static_cast<char*>(address.sun_path));
-  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (!socket.is_open()) {
-    return Status(Errc::kResourceExhausted,
-                  path.native() + ": " + std::generic_category().message(errno));
-  }
-  const auto micros = std::chrono::ceil<std::chrono::microseconds>(max_wait).count();
-  const timeval wait{micros / 1'000'000, micros % 1'000'000};
-  (void)::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof(wait));
-  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
-    return no_server(path, "no segment server accepts: " + std::generic_category().message(errno));
-  }
-  if (!segment_wire::same_user(socket.get())) {
+  TIDEMILL_RETURN_IF_ERROR(at.status());
+  TIDEMILL_ASSIGN_OR_RETURN(UniqueFd socket,
+                            connect_socket(at.value(), SystemClock().now() + max_wait));
+  if (!is_same_user(socket.get())) {
     return no_server(path, "the segment server belongs to another user");
   }
   return socket;

@@ -50,7 +50,7 @@ public:
   /// Connects to a server.
   /// Errors: `kUnavailable` if none listens at the path or it does not respond in time, has another
   /// version, or the reader has connected before; `kNotFound` if it does not know the reader with
-  /// this token; `kInvalidArgument` for a path that is too long; `kResourceExhausted`.
+  /// this token; `kInvalidArgument` for a name that is too long; `kResourceExhausted`.
   [[nodiscard]] static Result<std::unique_ptr<SegmentReader>> connect(
       const SegmentReaderOptions& options);
   SegmentReader(const SegmentReader&) = delete;

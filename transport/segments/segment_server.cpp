@@ -32,6 +32,7 @@
 #include "base/files/unique_fd.hpp"
 #include "transport/segments/segment_store.hpp"
 #include "transport/segments/segment_wire.hpp"
+#include "transport/unix_socket.hpp"
 
 namespace tidemill::transport {
 namespace {
@@ -51,54 +52,13 @@ constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
 // The deadline of a client that need not do anything.
 constexpr TimePoint kNever = TimePoint::max();
 
-Result<sockaddr_un> address_of(const std::filesystem::path& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  const std::string& text = path.native();
-  if (text.empty() || text.size() >= sizeof(address.sun_path)) {
-    return invalid_argument(text + ": the path of a socket has 1 to " +
-                            std::to_string(sizeof(address.sun_path) - 1) + " bytes");
-  }
-  std::ranges::copy(text, static_cast<char*>(address.sun_path));
-  return address;
-}
-
-const sockaddr* generic(const sockaddr_un& address) {
-  return reinterpret_cast<const sockaddr*>(&address);
-}
-
-// Removes a socket at which no process listens.
-Status remove_stale_socket(const std::filesystem::path& path, const sockaddr_un& address) {
-  struct stat found {};
-  if (::lstat(path.c_str(), &found) == 0 && !S_ISSOCK(found.st_mode)) {
-    return invalid_argument(path.native() + ": is not a socket; choose another path");
-  }
-  const UniqueFd probe(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (::connect(probe.get(), generic(address), sizeof(address)) == 0 || errno != ECONNREFUSED) {
+// Replaces a socket at which no process listens.
+Result<ListeningSocket> listen_at(const std::filesystem::path& path) {
+  TIDEMILL_ASSIGN_OR_RETURN(const SocketPath at, SocketPath::open(path));
+  if (may_listen(at)) {
     return invalid_argument(path.native() + ": another process listens there");
   }
-  if (::unlink(path.c_str()) != 0 && errno != ENOENT) {
-    return system_error(errno, "remove the socket of an earlier process", path);
-  }
-  return {};
-}
-
-Result<UniqueFd> listen_at(const std::filesystem::path& path) {
-  TIDEMILL_ASSIGN_OR_RETURN(const sockaddr_un address, address_of(path));
-  UniqueFd listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  // The mode of the descriptor becomes that of the path, before any process can connect.
-  if (!listener.is_open() || ::fchmod(listener.get(), S_IRUSR | S_IWUSR) != 0) {
-    return system_error(errno, "create a socket", path);
-  }
-  int bound = ::bind(listener.get(), generic(address), sizeof(address));
-  if (bound != 0 && errno == EADDRINUSE) {
-    TIDEMILL_RETURN_IF_ERROR(remove_stale_socket(path, address));
-    bound = ::bind(listener.get(), generic(address), sizeof(address));
-  }
-  if (bound != 0 || ::listen(listener.get(), SOMAXCONN) != 0) {
-    return system_error(errno, "listen", path);
-  }
-  return listener;
+  return ListeningSocket::open(path);
 }
 
 }  // namespace
@@ -106,7 +66,7 @@ Result<UniqueFd> listen_at(const std::filesystem::path& path) {
 // The thread of a server and the connections that it serves.
 class SegmentServer::Loop {
 public:
-  Loop(std::shared_ptr<SegmentStore> store, SegmentServerOptions options, UniqueFd listener)
+  Loop(std::shared_ptr<SegmentStore> store, SegmentServerOptions options, ListeningSocket listener)
       : store_(std::move(store)), options_(std::move(options)), listener_(std::move(listener)) {}
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
@@ -152,7 +112,7 @@ private:
 
   std::shared_ptr<SegmentStore> store_;
   SegmentServerOptions options_;
-  UniqueFd listener_;
+  ListeningSocket listener_;
   UniqueFd epoll_;
   UniqueFd wake_;
   SystemClock clock_;
@@ -325,7 +285,7 @@ void SegmentServer::Loop::watch_listener(std::uint32_t events) {
 }
 
 void SegmentServer::Loop::accept_one(UniqueFd socket) {
-  if (!segment_wire::same_user(socket.get())) {
+  if (!is_same_user(socket.get())) {
     report(invalid_argument("refused a connection: it belongs to another user"));
     return;
   }
@@ -480,7 +440,6 @@ SegmentServer::Loop::~Loop() {
   while (!clients_.empty()) {
     close(clients_.begin(), Status());
   }
-  (void)::unlink(options_.path.c_str());
 }
 
 SegmentServer::SegmentServer(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
@@ -489,7 +448,7 @@ SegmentServer::~SegmentServer() = default;
 
 Result<std::unique_ptr<SegmentServer>> SegmentServer::listen(SegmentPool& pool,
                                                              SegmentServerOptions options) {
-  TIDEMILL_ASSIGN_OR_RETURN(UniqueFd listener, listen_at(options.path));
+  TIDEMILL_ASSIGN_OR_RETURN(ListeningSocket listener, listen_at(options.path));
   auto loop = std::make_unique<Loop>(pool.store_, std::move(options), std::move(listener));
   TIDEMILL_RETURN_IF_ERROR(loop->start());
   return std::unique_ptr<SegmentServer>(new SegmentServer(std::move(loop)));

@@ -22,7 +22,7 @@ inline constexpr std::size_t kMaxStrangers = 16;
 
 /// Where a server listens, and how long it waits. Durations are positive and at most a day.
 struct SegmentServerOptions {
-  /// The path of a socket, of at most 107 bytes. Only the user of this process may connect. A
+  /// The path of a socket, of any length. Only the user of this process may connect. A
   /// socket that a killed process has left there is replaced.
   std::filesystem::path path;
   /// A connection that does not present itself as a reader for this long is closed.
@@ -45,7 +45,7 @@ struct SegmentServerOptions {
 class SegmentServer {
 public:
   /// Listens at a path. The pool must outlive the server.
-  /// Errors: `kInvalidArgument` for a path that is too long, is not a socket, or at which another
+  /// Errors: `kInvalidArgument` for a name that is too long, is not a socket, or at which another
   /// process listens; otherwise as `system_error`.
   [[nodiscard]] static Result<std::unique_ptr<SegmentServer>> listen(SegmentPool& pool,
                                                                      SegmentServerOptions options);

@@ -88,13 +88,6 @@ Transfer receive_packet(int socket, Descriptors allowed, Packet& packet) {
   return received == 0 ? Transfer::kClosed : Transfer::kDone;
 }
 
-bool same_user(int socket) {
-  ucred peer{};
-  socklen_t size = sizeof(peer);
-  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
-         peer.uid == ::geteuid();
-}
-
 std::optional<Kind> kind_of(const Packet& packet) {
   if (packet.size < sizeof(Kind)) {
     return std::nullopt;

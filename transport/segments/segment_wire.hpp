@@ -114,9 +114,6 @@ enum class Descriptors : std::uint8_t { kNone, kOne };
 /// Receives one packet without waiting.
 [[nodiscard]] Transfer receive_packet(int socket, Descriptors allowed, Packet& packet);
 
-/// Returns whether the process at the other end belongs to the user of this one.
-[[nodiscard]] bool same_user(int socket);
-
 /// Returns the bytes of a message.
 template <class Message>
 requires std::is_trivially_copyable_v<Message>

@@ -37,9 +37,8 @@ constexpr Duration kAcceptRetryPause = std::chrono::milliseconds(100);
 
 class ShmAcceptor final : public Acceptor {
 public:
-  ShmAcceptor(shm::ListeningSocket socket, UniqueFd stop,
-              std::shared_ptr<shm::HangUpWatcher> watcher, OnAccept on_accept,
-              const ShmOptions& options)
+  ShmAcceptor(ListeningSocket socket, UniqueFd stop, std::shared_ptr<shm::HangUpWatcher> watcher,
+              OnAccept on_accept, const ShmOptions& options)
       : socket_(std::move(socket)),
         stop_(std::move(stop)),
         watcher_(std::move(watcher)),
@@ -66,7 +65,7 @@ private:
   void accept(TimePoint now);
   void shake_hands(UniqueFd socket);
 
-  shm::ListeningSocket socket_;
+  ListeningSocket socket_;
   UniqueFd stop_;  // an eventfd that ends the thread
   std::shared_ptr<shm::HangUpWatcher> watcher_;
   const OnAccept on_accept_;
@@ -116,7 +115,7 @@ void ShmAcceptor::accept(TimePoint now) {
     }
     return;
   }
-  if (!shm::is_same_user(socket.get())) {
+  if (!is_same_user(socket.get())) {
     return;
   }
   if (pending_.size() == kMaxPendingHandshakes) {
@@ -189,7 +188,7 @@ Result<std::unique_ptr<Acceptor>> listen_shm(const std::filesystem::path& socket
   if (!stop.is_open()) {
     return system_error(errno, "listen at", socket);
   }
-  TIDEMILL_ASSIGN_OR_RETURN(shm::ListeningSocket listening, shm::ListeningSocket::open(socket));
+  TIDEMILL_ASSIGN_OR_RETURN(ListeningSocket listening, ListeningSocket::open(socket));
   try {
     return std::unique_ptr<Acceptor>(std::make_unique<ShmAcceptor>(
         std::move(listening), std::move(stop), std::move(watcher), std::move(on_accept), options));

@@ -30,7 +30,7 @@ public:
     if (watcher_ == nullptr) {
       TIDEMILL_ASSIGN_OR_RETURN(watcher_, shm::HangUpWatcher::create());
     }
-    Result<shm::SocketPath> path = shm::SocketPath::open(socket_);
+    Result<SocketPath> path = SocketPath::open(socket_);
     if (!path.ok()) {
       return path.status().code() == Errc::kNotFound
                  ? Status(Errc::kUnavailable, path.status().message())
@@ -41,7 +41,7 @@ public:
     if (!memory.ok()) {
       return memory.status().with_context(socket_.string());
     }
-    TIDEMILL_ASSIGN_OR_RETURN(UniqueFd socket, shm::connect_socket(path.value(), deadline));
+    TIDEMILL_ASSIGN_OR_RETURN(UniqueFd socket, connect_socket(path.value(), deadline));
     const Status status = shake_hands(socket.get(), memory.value(), deadline);
     if (!status.ok()) {
       return status.with_context(socket_.string());
@@ -52,7 +52,7 @@ public:
 
 private:
   static Status shake_hands(int socket, const shm::SharedMemory& memory, TimePoint deadline) {
-    if (!shm::is_same_user(socket)) {
+    if (!is_same_user(socket)) {
       return {Errc::kUnavailable, "the acceptor runs as another user"};
     }
     shm::Hello hello;

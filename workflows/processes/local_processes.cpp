@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <random>
-#include <system_error>
 #include <unistd.h>
 #include <utility>
 
 #include "transport/shm/shm_connection.hpp"
 #include "transport/zmq/zmq_connection.hpp"
+#include "workflows/processes/socket_folder.hpp"
 
 namespace tidemill::workflows {
 namespace {
@@ -58,31 +58,23 @@ LocalProcesses::LocalProcesses(LocalProcessesOptions options)
     : options_(std::move(options)),
       run_(random_number()),
       pool_(pool_options(run_, options_)),
-      weights_(std::make_shared<actors::SegmentCopies>(pool_)) {}
+      weights_(std::make_shared<actors::SegmentCopies>(pool_)) {
+  make_socket_folder(options_.directory);
+}
 
 LocalProcesses::~LocalProcesses() {
   const std::lock_guard lock(mutex_);
   acceptors_.clear();
   segments_.reset();
-  std::error_code ignored;
-  if (std::filesystem::is_directory(options_.directory / "sockets", ignored)) {
-    std::filesystem::remove(options_.directory / "sockets", ignored);  // unless it has other files
-  }
-}
-
-std::filesystem::path LocalProcesses::socket_path(const std::string& name) const {
-  const std::filesystem::path folder = std::filesystem::absolute(options_.directory) / "sockets";
-  std::error_code error;
-  std::filesystem::create_directory(folder, error);
-  std::filesystem::permissions(folder, std::filesystem::perms::owner_all, error);
-  return folder / name;
+  remove_socket_folder(options_.directory);
 }
 
 Result<WorkerProcessAddress> LocalProcesses::new_address(const std::string& role,
                                                          TransportChoice transport,
                                                          std::uint32_t incarnation) {
   const ChosenTransport chosen = choose(transport);
-  const std::filesystem::path socket = socket_path(chosen.name);
+  const std::filesystem::path socket =
+      socket_path(std::filesystem::absolute(options_.directory), chosen.name);
   const std::lock_guard lock(mutex_);
   if (!acceptors_.contains(chosen.name)) {
     const auto accept = [this](std::unique_ptr<transport::Connection> connection) {
@@ -109,7 +101,8 @@ Result<WorkerProcessAddress> LocalProcesses::new_address(const std::string& role
 }
 
 Result<LentBuffers> LocalProcesses::lend_buffers(const WorkerProcessAddress& address) {
-  const std::filesystem::path socket = socket_path("weights");
+  const std::filesystem::path socket =
+      socket_path(std::filesystem::absolute(options_.directory), "weights");
   {
     const std::lock_guard lock(mutex_);
     if (segments_ == nullptr) {

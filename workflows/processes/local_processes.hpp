@@ -60,8 +60,6 @@ public:
   [[nodiscard]] BufferAllocator& weight_memory() noexcept { return pool_; }
 
 private:
-  [[nodiscard]] std::filesystem::path socket_path(const std::string& name) const;
-
   const LocalProcessesOptions options_;
   const std::uint64_t run_;
   transport::SegmentPool pool_;

@@ -8,6 +8,7 @@
 #include "transport/query/query_server.hpp"
 #include "workflows/process_memory.hpp"
 #include "workflows/processes/process_table.hpp"
+#include "workflows/processes/socket_folder.hpp"
 
 namespace tidemill::workflows {
 namespace {
@@ -16,7 +17,7 @@ constexpr Duration kMaxAnswerWait = std::chrono::seconds(5);
 constexpr std::int64_t kMaxProcessesOfARole = 1'000'000;  // the table has smaller limits
 
 std::filesystem::path socket_of(const std::filesystem::path& directory) {
-  return directory / "sockets" / "control";
+  return socket_path(directory, "control");
 }
 
 Json count(std::uint64_t number) {
@@ -113,14 +114,16 @@ Json answer(ProcessTable& table, const std::string& owner_cores, const std::stri
 Result<std::unique_ptr<transport::QueryServer>> serve_run_control(
     const std::filesystem::path& directory, std::shared_ptr<ProcessTable> table,
     std::string owner_cores) {
-  std::error_code ignored;
-  std::filesystem::create_directory(directory / "sockets", ignored);
-  std::filesystem::permissions(directory / "sockets", std::filesystem::perms::owner_all, ignored);
   return transport::QueryServer::listen(
       socket_of(directory),
       [table = std::move(table), cores = std::move(owner_cores)](const std::string& query) {
         return answer(*table, cores, query).to_line();
       });
+}
+
+bool may_answer(const std::filesystem::path& directory) {
+  std::error_code ignored;
+  return std::filesystem::exists(socket_of(directory), ignored);
 }
 
 Result<Json> ask_run(const std::filesystem::path& directory, const Json& query) {

@@ -20,12 +20,14 @@ namespace tidemill::workflows {
 
 class ProcessTable;
 
-/// Answers queries until the result is destroyed. `owner_cores` are those of this process, for
-/// people.
-/// Errors: those of `QueryServer::listen`.
+/// Answers queries until the result is destroyed. Requires `make_socket_folder`. `owner_cores` are
+/// those of this process, for people. Errors: those of `QueryServer::listen`.
 [[nodiscard]] Result<std::unique_ptr<transport::QueryServer>> serve_run_control(
     const std::filesystem::path& directory, std::shared_ptr<ProcessTable> table,
     std::string owner_cores);
+
+/// Returns whether a run that may answer is in progress in `directory`, or was when it was killed.
+[[nodiscard]] bool may_answer(const std::filesystem::path& directory);
 
 /// Returns what a run that is in progress answers.
 /// Errors: `kUnavailable` if no run with other processes is in progress in `directory`; `kTimeout`

@@ -359,13 +359,23 @@ RlFacts facts_of(const RlRun& opened) {
           engines::RuntimeOptions{}.max_running, opened.shares_base};
 }
 
+// The memory of one rollout process, or an empty plan if the run has none.
+MemoryPlan rollout_process_plan(const RlOptions& options, const TrainedModel& model,
+                                const RlRun& opened, std::int64_t longest_prompt) {
+  return options.placement.rollout.processes == 0
+             ? MemoryPlan()
+             : plan_rollout_process(options, model, facts_of(opened), longest_prompt);
+}
+
 // The memory of the run's other processes, and what they cost this one: the weights that were
 // published last and the memory of a free version stay in shared memory.
 std::int64_t processes_bytes(const RlOptions& options, const MemoryPlan& rollout_process) {
   const PlacementOptions& placement = options.placement;
-  const std::int64_t shared =
-      placement.rollout.processes > 0 ? 2 * rollout_process.engine.published_bytes : 0;
-  return placement.rollout.processes * rollout_process.total() + shared +
+  if (!has_processes(placement)) {
+    return 0;
+  }
+  return placement.rollout.processes * rollout_process.total() +
+         2 * rollout_process.engine.published_bytes +
          placement.reward.processes * program_bytes().value_or(0);
 }
 
@@ -431,8 +441,8 @@ MemoryPlan max_memory_plan(const RlOptions& options, const TrainedModel& model, 
   RunLoad load{peak_load(options, facts_of(opened), longest_prompt),
                static_cast<std::int64_t>(std::min(stream.limit_bytes, groups * stream.group_bytes)),
                options.eval.common.keep_best};
-  load.processes_bytes = processes_bytes(
-      options, plan_rollout_process(options, model, facts_of(opened), longest_prompt));
+  load.processes_bytes =
+      processes_bytes(options, rollout_process_plan(options, model, opened, longest_prompt));
   const std::int64_t wanted = load.engine.train_tokens;
   engines::RuntimeOptions runtime = rl_runtime_options(options, model, 1);
   const auto plan_for = [&](engines::Recompute recompute, std::int64_t train_tokens) {
@@ -477,8 +487,7 @@ Status plan_for_data(const RlOptions& options, const TrainedModel& model, RlRun&
       {prompts.longest(), prompts.longest_location(), "the prompt"}, options.run.device, plan_for);
   TIDEMILL_RETURN_IF_ERROR(opened.shares_base ? with_server_options(fits) : fits);
   opened.plans.maximum = plan_for(prompts.longest());
-  opened.rollout_process =
-      plan_rollout_process(options, model, facts_of(opened), prompts.longest());
+  opened.rollout_process = rollout_process_plan(options, model, opened, prompts.longest());
   const engines::RuntimeOptions runtime = rl_runtime_options(options, model, 1);
   TIDEMILL_RETURN_IF_ERROR(
       check_cache(options, prompts,
@@ -504,18 +513,6 @@ Status check_zmq_files(const PlacementOptions& placement) {
   constexpr std::int64_t kPerProcess = 3;  // its connection, the next one, and what watches it
   return check_files(kOfTheRun + kPerProcess * processes,
                      "placement: " + std::to_string(processes) + " processes over ZeroMQ");
-}
-
-// Checks that the socket through which rollout processes get weights can have its path.
-Status check_socket_path(const PlacementOptions& placement, const std::filesystem::path& run) {
-  constexpr std::size_t kMaxBytes = 107;
-  const std::size_t bytes =
-      (std::filesystem::absolute(run) / "sockets" / "weights").string().size();
-  if (placement.rollout.processes == 0 || bytes <= kMaxBytes) {
-    return {};
-  }
-  return invalid_argument("placement.rollout.processes: the folder of the run has a path that is " +
-                          std::to_string(bytes - kMaxBytes) + " bytes too long for a socket in it");
 }
 
 // Divides the cores among the processes of the run.
@@ -569,7 +566,6 @@ Status open_places(const RlOptions& options, const RunEnvironment& run, RlRun& o
           "run does everything");
     }
     TIDEMILL_RETURN_IF_ERROR(check_zmq_files(options.placement));
-    TIDEMILL_RETURN_IF_ERROR(check_socket_path(options.placement, run.directory));
     opened.processes = std::make_unique<LocalProcesses>(LocalProcessesOptions{
         run.directory, *run.worker_program, run.inform, allowed_memory(options.run.device),
         opened.plans.maximum.engine.published_bytes});
