@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tidemill-bench store`: measures the control plane of a stream on one core.
+// `tidemill-bench store`: measures the control plane of a stream on one core, and rows that pass to
+// another process.
 #include <CLI/App.hpp>
+#include <algorithm>
 #include <iomanip>
+#include <iterator>
 #include <ostream>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/json/json.hpp"
 #include "bench/commands.hpp"
+#include "bench/row_figures.hpp"
 #include "bench/store_figures.hpp"
 #include "launcher/option_checks.hpp"
 
@@ -42,11 +47,40 @@ void write_text(std::ostream& out, const StoreFigure& figure) {
   out << '\n';
 }
 
+void write_json(std::ostream& out, const RowFigure& figure) {
+  Json::Object line{{"figure", figure.name}};
+  if (figure.bytes == 0) {
+    line.push_back({"p50_us", figure.wake_p50_us});
+    line.push_back({"p99_us", figure.wake_p99_us});
+    line.push_back({"peer", "a futex"});
+    line.push_back({"peer_p50_us", figure.futex_p50_us});
+    line.push_back({"peer_p99_us", figure.futex_p99_us});
+  } else {
+    line.push_back({"bytes", static_cast<std::int64_t>(figure.bytes)});
+    line.push_back({"seconds", figure.seconds});
+    line.push_back({"peer", "writing and reading the bytes in one thread"});
+    line.push_back({"peer_seconds", figure.copy_seconds});
+  }
+  out << Json(std::move(line)).to_line();
+}
+
+void write_text(std::ostream& out, const RowFigure& figure) {
+  out << std::fixed << std::setprecision(1) << figure.name << ": ";
+  if (figure.bytes == 0) {
+    out << "p50 " << figure.wake_p50_us << " us, p99 " << figure.wake_p99_us << " us; a futex: p50 "
+        << figure.futex_p50_us << " us, p99 " << figure.futex_p99_us << " us\n";
+    return;
+  }
+  const double gigabytes = static_cast<double>(figure.bytes) * 1e-9;
+  out << std::setprecision(2) << gigabytes / figure.seconds
+      << " GB/s; written and read by one thread " << gigabytes / figure.copy_seconds << " GB/s\n";
+}
+
 class StoreCommand final : public launcher::Command {
 public:
   [[nodiscard]] std::string name() const override { return "store"; }
   [[nodiscard]] std::string summary() const override {
-    return "Measures the control plane of a stream on one core";
+    return "Measures a stream: its control plane, and rows that pass to another process";
   }
   [[nodiscard]] std::string example() const override {
     return "tidemill-bench store --figure store_rows_1m --json";
@@ -56,7 +90,9 @@ public:
     auto* figure =
         app.add_option("--figure", how_.figures, "Measure only this figure; may be repeated")
             ->allow_extra_args(false);
-    launcher::accept_names(*figure, store_figures());
+    std::vector<std::string> names = store_figures();
+    std::ranges::copy(row_figures(), std::back_inserter(names));
+    launcher::accept_names(*figure, names);
     auto* order =
         app.add_option("--order", order_, "Order in which rows are finished")->default_str("both");
     launcher::accept_names(*order, {name_of(StoreOrder::kAdmission), name_of(StoreOrder::kRandom)});
@@ -75,6 +111,15 @@ public:
             ->type_name("N")
             ->capture_default_str();
     launcher::accept_integers(*repetitions, {1, 1'000});
+    auto* passed = app.add_option("--passed-rows", row_.rows,
+                                  "Rows of each repetition of store_putget and store_putget_ragged")
+                       ->type_name("N")
+                       ->capture_default_str();
+    launcher::accept_integers(*passed, {8, 1 << 20});
+    auto* wakes = app.add_option("--wakes", row_.wakes, "Wakes of store_wake")
+                      ->type_name("N")
+                      ->capture_default_str();
+    launcher::accept_integers(*wakes, {10, 100'000});
   }
 
   [[nodiscard]] Status run(launcher::Session& session) override {
@@ -82,15 +127,35 @@ public:
       how_.order =
           order_ == name_of(StoreOrder::kRandom) ? StoreOrder::kRandom : StoreOrder::kAdmission;
     }
-    for (const StoreFigure& figure : measure_store(how_)) {
-      session.form == launcher::OutputForm::kJson ? write_json(session.out, figure)
-                                                  : write_text(session.out, figure);
+    const auto is_of_rows = [](const std::string& name) {
+      return std::ranges::count(row_figures(), name) > 0;
+    };
+    const bool all = how_.figures.empty();
+    row_.repetitions = how_.repetitions;
+    std::ranges::copy_if(how_.figures, std::back_inserter(row_.figures), is_of_rows);
+    std::erase_if(how_.figures, is_of_rows);
+    // First, because they start processes, which a process with one thread may do.
+    if (all || !row_.figures.empty()) {
+      TIDEMILL_ASSIGN_OR_RETURN(const std::vector<RowFigure> figures, measure_rows(row_));
+      write_all(session, figures);
+    }
+    if (all || !how_.figures.empty()) {
+      write_all(session, measure_store(how_));
     }
     return {};
   }
 
 private:
+  template <class Figure>
+  static void write_all(const launcher::Session& session, const std::vector<Figure>& figures) {
+    for (const Figure& figure : figures) {
+      session.form == launcher::OutputForm::kJson ? write_json(session.out, figure)
+                                                  : write_text(session.out, figure);
+    }
+  }
+
   StoreMeasure how_;
+  RowMeasure row_;
   std::string order_;
 };
 

@@ -14,6 +14,7 @@
 
 #include "base/check.hpp"
 #include "base/files/unique_fd.hpp"
+#include "bench/forked_process.hpp"
 #include "transport/segments/segment_pool.hpp"
 #include "transport/segments/segment_reader.hpp"
 #include "transport/segments/segment_server.hpp"
@@ -22,10 +23,6 @@ namespace tidemill::bench {
 namespace {
 
 using SteadyClock = std::chrono::steady_clock;
-
-double seconds_since(SteadyClock::time_point start) {
-  return std::chrono::duration<double>(SteadyClock::now() - start).count();
-}
 
 double median(std::vector<double> values) {
   std::ranges::sort(values);
@@ -128,7 +125,7 @@ Result<Published> publish(transport::SegmentPool& pool,
                               pool.allocate_unwritten(tensor.size(), DType::kU8));
     const auto start = SteadyClock::now();
     std::memcpy(made.bytes.data(), tensor.data(), tensor.size());
-    published.copy_seconds += seconds_since(start);
+    published.copy_seconds += elapsed_seconds(start);
     published.buffers.push_back(std::move(made.buffer));
   }
   return published;
@@ -184,7 +181,7 @@ Result<WeightsFigure> measure_weights(const WeightsMeasure& how) {
     const std::uint64_t before = pool.use().held_bytes();
     TIDEMILL_RETURN_IF_ERROR(lend(pool, published, readers));
     if (i > 0) {  // the first one makes the segments
-      seconds.push_back(seconds_since(start));
+      seconds.push_back(elapsed_seconds(start));
       copies.push_back(published.copy_seconds);
     }
     figure.shared_bytes = pool.use().held_bytes();

@@ -48,6 +48,22 @@ TEST(StoreCommand, MeasuresBatchesForThePeer) {
   EXPECT_FALSE(lines[0].contains("ratio")) << "its target is relative to a peer";
 }
 
+TEST(StoreCommand, PassesRowsToAnotherProcess) {
+  const Outcome outcome =
+      run_store({"--figure", "store_putget", "--figure", "store_wake", "--passed-rows", "16",
+                 "--wakes", "10", "--repetitions", "1", "--json"});
+  ASSERT_EQ(outcome.code, kDone) << outcome.err;
+  const auto lines = outcome.lines();
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_EQ(lines[0]["figure"], "store_wake");
+  EXPECT_GT(lines[0]["p50_us"], 0.0);
+  EXPECT_GE(lines[0]["p99_us"], lines[0]["p50_us"]);
+  EXPECT_EQ(lines[1]["figure"], "store_putget");
+  // Nine columns of 32 KiB, 24 bytes of versions, one of the finish and four of the advantage.
+  EXPECT_EQ(lines[1]["bytes"], 16 * (9 * 32'768 + 24 + 1 + 4));
+  EXPECT_GT(lines[1]["seconds"], 0.0);
+}
+
 TEST(StoreCommand, RefusesUnknownFigures) {
   EXPECT_EQ(run_store({"--figure", "store_rows_2k"}).code, kRefused);
 }

@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/row_figures.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <climits>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <linux/futex.h>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <thread>
+#include <unistd.h>
+#include <utility>
+
+#include <caf/all.hpp>
+
+#include "actors/atoms.hpp"
+#include "actors/remote/spawn.hpp"
+#include "actors/stream/sample_columns.hpp"
+#include "actors/stream/spawn.hpp"
+#include "base/check.hpp"
+#include "base/random.hpp"
+#include "bench/forked_process.hpp"
+#include "transport/peer_link.hpp"
+#include "transport/shm/shm_connection.hpp"
+#include "workflows/actor_system.hpp"
+#include "workflows/processes/worker_process.hpp"
+
+namespace tidemill::bench {
+namespace {
+
+using actors::SampleColumn;
+using actors::SampleTask;
+using SteadyClock = std::chrono::steady_clock;
+
+constexpr const char* kWake = "store_wake";
+constexpr const char* kPutGet = "store_putget";
+constexpr const char* kRagged = "store_putget_ragged";
+
+constexpr const char* kConsumer = "consumer";
+constexpr std::uint64_t kRun = 1;
+constexpr std::uint32_t kProcess = 1;
+constexpr std::uint32_t kGroupSize = 8;
+constexpr std::uint64_t kCellBytes = 32 << 10;
+constexpr std::uint64_t kMaxUnits = 16;  // groups of a lease
+constexpr auto kPatience = std::chrono::minutes(2);
+// So long after the last wake, the consumer waits again.
+constexpr auto kSettle = std::chrono::milliseconds(2);
+constexpr std::uint64_t kMaxWakes = 1 << 20;
+
+// What both processes see.
+struct Shared {
+  std::atomic<std::uint64_t> rows{0};   // that the consumer has read
+  std::atomic<std::uint64_t> sum{0};    // of their bytes
+  std::atomic<std::uint64_t> wakes{0};  // written to `wake_ns`
+  std::atomic<std::uint32_t> word{0};   // of the futex
+  std::array<std::int64_t, kMaxWakes> wake_ns{};
+};
+
+std::int64_t now_ns() {
+  return SteadyClock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+}
+
+double at(std::vector<double> values, double share) {
+  std::ranges::sort(values);
+  return values[static_cast<std::size_t>(share * static_cast<double>(values.size() - 1))];
+}
+
+std::uint64_t sum_of(std::span<const std::byte> bytes) {
+  std::uint64_t sum = 0;
+  std::size_t i = 0;
+  for (; i + sizeof(std::uint64_t) <= bytes.size(); i += sizeof(std::uint64_t)) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + i, sizeof(word));
+    sum += word;
+  }
+  for (; i < bytes.size(); ++i) {
+    sum += static_cast<std::uint64_t>(bytes[i]);
+  }
+  return sum;
+}
+
+// -- the consumer ---------------------------------------------------------------------------------
+
+// Leases rows of the task `train`, reads all of their cells, and acks them.
+caf::behavior consume(caf::event_based_actor* self, const actors::StreamConsumerActor& stream,
+                      Shared* shared) {
+  const auto lease = [self, stream] {
+    actors::LeaseRequest request;
+    request.task = task_id(SampleTask::kTrain);
+    request.consumer = kConsumer;
+    request.max_units = kMaxUnits;
+    request.wait = std::chrono::seconds(10);
+    self->request(stream, caf::infinite, atom::lease_v, request)
+        .then([self](const actors::LeaseReply& reply) { self->send(self, reply); },
+              [self](const caf::error& error) { self->quit(error); });
+  };
+  lease();
+  return {[self, stream, lease, shared](const actors::LeaseReply& reply) {
+    const std::int64_t now = now_ns();
+    actors::AckRequest ack{task_id(SampleTask::kTrain), kConsumer, {}};
+    std::uint64_t sum = 0;
+    for (const storage::LeasedRow& row : reply.rows) {
+      for (const storage::ColumnValue& cell : row.columns) {
+        sum += sum_of(cell.value.bytes());
+      }
+      ack.rows.push_back({row.lease});
+    }
+    if (!reply.rows.empty()) {
+      // The data position of a row says when its producer began to put it.
+      const std::uint64_t wake = shared->wakes.load();
+      shared->wake_ns[wake % kMaxWakes] =
+          now - static_cast<std::int64_t>(reply.rows[0].row.data_position);
+      shared->wakes.store(wake + 1);
+      shared->sum += sum;
+      const std::uint64_t rows = reply.rows.size();
+      self->request(stream, caf::infinite, atom::ack_v, std::move(ack))
+          .then([rows, shared](const storage::Settlement&) { shared->rows += rows; },
+                [self](const caf::error& error) { self->quit(error); });
+    }
+    lease();
+  }};
+}
+
+workflows::WorkerProcessAddress address_of(const std::filesystem::path& socket) {
+  workflows::WorkerProcessAddress address;
+  address.transport = "shm";
+  address.socket = socket.string();
+  address.run = kRun;
+  address.process = kProcess;
+  return address;
+}
+
+void run_consumer(const std::filesystem::path& socket, Shared& shared) {
+  const auto make = [&shared](const workflows::WorkerConnections& connections) {
+    return [connections, &shared](const std::string& kind,
+                                  std::uint32_t /*number*/) -> Result<actors::WorkerSpec> {
+      return actors::WorkerSpec{kConsumer,
+                                [connections, &shared] {
+                                  return connections.system.spawn(consume, connections.stream,
+                                                                  &shared);
+                                },
+                                kind};
+    };
+  };
+  (void)workflows::run_worker_process(address_of(socket), make);
+}
+
+// -- the producer ---------------------------------------------------------------------------------
+
+// Nine columns with cells of these bytes, whose every byte it writes, and three short ones.
+std::vector<storage::ColumnValue> make_cells(std::uint64_t bytes, std::uint64_t ragged_bytes) {
+  const auto ints = [](std::uint64_t size) {
+    std::vector<std::int32_t> values(size / sizeof(std::int32_t));
+    std::iota(values.begin(), values.end(), 0);
+    return values;
+  };
+  const auto floats = [](std::uint64_t size) {
+    return std::vector<float>(size / sizeof(float), 0.5F);
+  };
+  const std::string text(ragged_bytes, 'x');
+  using enum SampleColumn;
+  std::vector<storage::ColumnValue> cells;
+  cells.push_back(actors::make_cell(kPromptIds, ints(ragged_bytes)));
+  cells.push_back(actors::make_text_cell(kPrompt, text));
+  cells.push_back(actors::make_text_cell(kReferenceAnswer, text));
+  cells.push_back(actors::make_cell(kResponseIds, ints(bytes)));
+  for (const SampleColumn column :
+       {kBehaviorLogprobs, kReferenceLogprobs, kValues, kTokenAdvantages}) {
+    cells.push_back(actors::make_cell(column, floats(bytes)));
+  }
+  std::vector<double> rewards(ragged_bytes / sizeof(double), 1.0);
+  cells.push_back(
+      {{static_cast<std::uint32_t>(kReward)}, Buffer::adopt(std::move(rewards), DType::kU8)});
+  const engines::VersionSpan version{{}, static_cast<std::uint32_t>(bytes / sizeof(float))};
+  cells.push_back(actors::make_versions_cell({&version, 1}));
+  cells.push_back(actors::make_cell(kFinish, std::vector<std::uint8_t>{0}));
+  cells.push_back(actors::make_cell(kAdvantage, std::vector<float>{0.0F}));
+  return cells;
+}
+
+// The process of the stream, as far as rows need it.
+class Owner {
+public:
+  explicit Owner(const std::filesystem::path& socket) : socket_(socket) {}
+
+  Status open() {
+    caf::actor_system& system = actors_.system();
+    // The stream tells the keeper of the slots that rows use. Here nobody counts them.
+    nobody_ = system.spawn([](caf::event_based_actor*) -> caf::behavior {
+      return {[](atom::record, const storage::SlotChanges&) {}};
+    });
+    actors::StreamDeps stream;
+    stream.options.group_size = kGroupSize;
+    stream.keeper = caf::actor_cast<actors::KeeperActor>(nobody_);
+    stream_ = actors::spawn_stream(system, std::move(stream));
+    port_ = std::make_shared<actors::PeerPort>(clock_);
+    actors::WorkerGateDeps gate;
+    gate.process = "the consumer";
+    gate.port = port_;
+    gate.stream = caf::actor_cast<actors::StreamConsumerActor>(stream_);
+    gate_ = actors::spawn_worker_gate(system, std::move(gate));
+    TIDEMILL_ASSIGN_OR_RETURN(
+        acceptor_,
+        transport::listen_shm(socket_, [this](std::unique_ptr<transport::Connection> connection) {
+          links_.links().accept(std::move(connection));
+        }));
+    transport::PeerLinkOptions link;
+    link.session.run = kRun;
+    link.session.peer = kProcess;
+    port_->open(links_.links(), link, caf::actor_cast<caf::strong_actor_ptr>(gate_));
+    worker_ = actors::spawn_remote_worker(system, gate_, {kConsumer, kConsumer, 0});
+    return {};
+  }
+  ~Owner() {
+    for (const caf::strong_actor_ptr& actor : {caf::actor_cast<caf::strong_actor_ptr>(worker_),
+                                               caf::actor_cast<caf::strong_actor_ptr>(gate_),
+                                               caf::actor_cast<caf::strong_actor_ptr>(stream_),
+                                               caf::actor_cast<caf::strong_actor_ptr>(nobody_)}) {
+      if (actor != nullptr) {
+        caf::anon_send_exit(caf::actor_cast<caf::actor>(actor), caf::exit_reason::kill);
+      }
+    }
+    if (port_ != nullptr) {
+      port_->close("measured");
+    }
+  }
+
+  // Puts a group of rows that `make` makes.
+  void put(const std::function<std::vector<storage::ColumnValue>()>& make) {
+    actors::NewGroup group;
+    group.draw = groups_;
+    const std::int64_t begin = now_ns();
+    for (std::uint32_t i = 0; i < kGroupSize; ++i) {
+      actors::NewRow row;
+      row.row.id = {groups_ * kGroupSize + i};
+      row.row.group = {groups_};
+      row.row.index_in_group = i;
+      row.row.group_size = kGroupSize;
+      row.row.data_position = static_cast<std::uint64_t>(begin);
+      row.columns = make();
+      group.rows.push_back(std::move(row));
+    }
+    ++groups_;
+    caf::scoped_actor self(actors_.system());
+    self->request(stream_, kPatience, atom::put_v, std::move(group))
+        .receive([](const storage::Settlement&) {},
+                 [](const caf::error& error) { TIDEMILL_CHECK(false) << caf::to_string(error); });
+  }
+
+private:
+  const std::filesystem::path socket_;
+  SystemClock clock_;
+  workflows::ActorSystem actors_;
+  transport::PeerLinkThread links_;
+  std::unique_ptr<transport::Acceptor> acceptor_;
+  std::shared_ptr<actors::PeerPort> port_;
+  actors::StreamActor stream_;
+  actors::WorkerGateActor gate_;
+  actors::RemoteWorkerActor worker_;
+  caf::actor nobody_;
+  std::uint64_t groups_ = 0;
+};
+
+Status wait_for(const std::atomic<std::uint64_t>& count, std::uint64_t wanted) {
+  const auto deadline = SteadyClock::now() + kPatience;
+  while (count.load() < wanted) {
+    if (SteadyClock::now() > deadline) {
+      return {Errc::kUnavailable, "the consumer has got " + std::to_string(count.load()) + " of " +
+                                      std::to_string(wanted) + " in two minutes"};
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  return {};
+}
+
+// -- figures --------------------------------------------------------------------------------------
+
+// Passes rows once. Returns how many bytes they have.
+Result<std::uint64_t> pass_rows(Owner& owner, Shared& shared, std::uint64_t rows, bool ragged,
+                                RandomStream& random) {
+  std::uint64_t bytes = 0;
+  const std::uint64_t before = shared.rows.load();
+  for (std::uint64_t row = 0; row < rows; row += kGroupSize) {
+    owner.put([&] {
+      constexpr std::uint64_t kStep = 1 << 10;
+      const auto draw = [&] {
+        return ragged ? kStep * (1 + random.below(2 * kCellBytes / kStep - 1)) : kCellBytes;
+      };
+      auto cells = make_cells(draw(), draw());
+      for (const storage::ColumnValue& cell : cells) {
+        bytes += cell.value.size_bytes();
+      }
+      return cells;
+    });
+  }
+  TIDEMILL_RETURN_IF_ERROR(wait_for(shared.rows, before + rows));
+  return bytes;
+}
+
+// How long one thread writes so many bytes into memory that was used before, and reads them.
+double time_copy(std::uint64_t bytes, std::uint64_t repetitions) {
+  std::vector<std::byte> memory(bytes);
+  std::vector<double> seconds;
+  for (std::uint64_t i = 0; i < repetitions; ++i) {
+    const auto start = SteadyClock::now();
+    std::memset(memory.data(), static_cast<int>(i + 1), memory.size());
+    const std::uint64_t sum = sum_of(memory);
+    seconds.push_back(elapsed_seconds(start));
+    TIDEMILL_CHECK(sum != 0);
+  }
+  return at(seconds, 0.5);
+}
+
+Result<RowFigure> measure_putget(const RowMeasure& how, Owner& owner, Shared& shared, bool ragged) {
+  RowFigure figure;
+  figure.name = ragged ? kRagged : kPutGet;
+  RandomStream random(1);
+  std::vector<double> seconds;
+  for (std::uint64_t i = 0; i <= how.repetitions; ++i) {
+    const auto start = SteadyClock::now();
+    TIDEMILL_ASSIGN_OR_RETURN(figure.bytes, pass_rows(owner, shared, how.rows, ragged, random));
+    if (i > 0) {
+      seconds.push_back(elapsed_seconds(start));
+    }
+  }
+  figure.seconds = at(seconds, 0.5);
+  figure.copy_seconds = time_copy(figure.bytes, how.repetitions);
+  return figure;
+}
+
+// The times from waking a process that sleeps at a futex until it runs.
+std::vector<double> time_futex(Shared& shared, std::uint64_t wakes) {
+  const ForkedProcess sleeper([&shared] {
+    for (std::uint32_t seen = 0;; seen = shared.word.load()) {
+      ::syscall(SYS_futex, &shared.word, FUTEX_WAIT, seen, nullptr, nullptr, 0);
+      if (shared.word.load() != seen) {
+        const std::uint64_t wake = shared.wakes.load();
+        shared.wake_ns[wake] = now_ns() - shared.wake_ns[wake];
+        shared.wakes.store(wake + 1);
+      }
+    }
+  });
+  std::vector<double> us;
+  for (std::uint64_t i = 0; i < wakes; ++i) {
+    std::this_thread::sleep_for(kSettle);
+    shared.wake_ns[i] = now_ns();
+    ++shared.word;
+    ::syscall(SYS_futex, &shared.word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+    if (!wait_for(shared.wakes, i + 1).ok()) {
+      break;
+    }
+    us.push_back(static_cast<double>(shared.wake_ns[i]) * 1e-3);
+  }
+  shared.wakes = 0;
+  return us;
+}
+
+Result<RowFigure> measure_wake(const RowMeasure& how, Owner& owner, Shared& shared,
+                               const std::vector<double>& futex) {
+  RowFigure figure;
+  figure.name = kWake;
+  constexpr std::uint64_t kShortCell = 8;
+  shared.wakes = 0;
+  std::vector<double> us;
+  for (std::uint64_t i = 0; i < how.wakes + how.wakes / 10; ++i) {
+    std::this_thread::sleep_for(kSettle);
+    const std::vector<storage::ColumnValue> cells = make_cells(kShortCell, kShortCell);
+    owner.put([&] { return cells; });
+    TIDEMILL_RETURN_IF_ERROR(wait_for(shared.wakes, i + 1));
+    if (i >= how.wakes / 10) {
+      us.push_back(static_cast<double>(shared.wake_ns[i]) * 1e-3);
+    }
+  }
+  figure.wake_p50_us = at(us, 0.5);
+  figure.wake_p99_us = at(us, 0.99);
+  figure.futex_p50_us = at(futex, 0.5);
+  figure.futex_p99_us = at(futex, 0.99);
+  return figure;
+}
+
+}  // namespace
+
+std::vector<std::string> row_figures() {
+  return {kWake, kPutGet, kRagged};
+}
+
+Result<std::vector<RowFigure>> measure_rows(const RowMeasure& how) {
+  const auto wanted = [&how](const char* name) {
+    return how.figures.empty() || std::ranges::find(how.figures, name) != how.figures.end();
+  };
+  void* memory =
+      ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) {
+    return Status(Errc::kUnavailable, "cannot share memory");
+  }
+  auto& shared = *new (memory) Shared();
+  const std::filesystem::path socket =
+      std::filesystem::temp_directory_path() / ("tidemill-bench-" + std::to_string(::getpid()));
+  std::vector<double> futex;
+  if (wanted(kWake)) {
+    futex = time_futex(shared, how.wakes);
+  }
+  // Before any thread of this process.
+  const ForkedProcess consumer([&] { run_consumer(socket, shared); });
+  if (!consumer.started() || (wanted(kWake) && futex.empty())) {
+    return Status(Errc::kUnavailable, "cannot start a process");
+  }
+  Owner owner(socket);
+  TIDEMILL_RETURN_IF_ERROR(owner.open());
+  std::vector<RowFigure> figures;
+  if (wanted(kWake)) {
+    TIDEMILL_ASSIGN_OR_RETURN(figures.emplace_back(), measure_wake(how, owner, shared, futex));
+  }
+  for (const bool ragged : {false, true}) {
+    if (wanted(ragged ? kRagged : kPutGet)) {
+      TIDEMILL_ASSIGN_OR_RETURN(figures.emplace_back(), measure_putget(how, owner, shared, ragged));
+    }
+  }
+  return figures;
+}
+
+}  // namespace tidemill::bench
