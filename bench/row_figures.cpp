@@ -49,7 +49,7 @@ constexpr std::uint64_t kRun = 1;
 constexpr std::uint32_t kProcess = 1;
 constexpr std::uint32_t kGroupSize = 8;
 constexpr std::uint64_t kCellBytes = 32 << 10;
-constexpr std::uint64_t kMaxUnits = 16;  // groups of a lease
+constexpr std::uint64_t kMaxUnits = 4;  // groups of a lease
 constexpr auto kPatience = std::chrono::minutes(2);
 // So long after the last wake, the consumer waits again.
 constexpr auto kSettle = std::chrono::milliseconds(2);

@@ -6,11 +6,16 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <memory>
+#include <new>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,17 +33,69 @@
 
 namespace tidemill::actors {
 
-/// Encodes `value` as a message whose root is a `Schema`.
+/// Makes a message in one segment if its estimate of the size is not too small. Then the encoded
+/// message needs no copy of its content.
+class FlatMessage final : public capnp::MessageBuilder {
+public:
+  /// Estimates that the message has `content_bytes` besides a few structs.
+  explicit FlatMessage(std::size_t content_bytes)
+      : num_words_(kTableWords + kMinWords + content_bytes / sizeof(capnp::word)),
+        words_(new_words(num_words_)) {}
+
+  /// Returns the encoded message. To be called once, at the end.
+  [[nodiscard]] Buffer take() {
+    const auto segments = getSegmentsForOutput();
+    if (segments.size() != 1) {
+      const auto copy =
+          std::make_shared<const kj::Array<capnp::word>>(capnp::messageToFlatArray(segments));
+      return buffer_of(copy, copy->begin(), copy->size());
+    }
+    // The table of segments: the number of segments less one, and the words of each.
+    const std::array<std::uint32_t, 2> table{0, static_cast<std::uint32_t>(segments[0].size())};
+    std::memcpy(static_cast<void*>(words_.get()), table.data(), sizeof(table));
+    return buffer_of(words_, words_.get(), kTableWords + segments[0].size());
+  }
+
+  kj::ArrayPtr<capnp::word> allocateSegment(unsigned min_words) override {
+    if (!std::exchange(started_, true) && kTableWords + min_words <= num_words_) {
+      return {words_.get() + kTableWords, num_words_ - kTableWords};
+    }
+    const std::size_t size = std::max<std::size_t>(min_words, num_words_);
+    more_.push_back(new_words(size));
+    return {more_.back().get(), size};
+  }
+
+private:
+  using Words = std::shared_ptr<capnp::word>;
+  static constexpr std::size_t kTableWords = 1;
+  static constexpr std::size_t kMinWords = 1024;
+
+  // Returns words that are zero, as Cap'n Proto requires.
+  static Words new_words(std::size_t count) {
+    auto* words = static_cast<capnp::word*>(std::calloc(count, sizeof(capnp::word)));
+    if (words == nullptr) {
+      throw std::bad_alloc();
+    }
+    return {words, [](capnp::word* memory) { std::free(memory); }};
+  }
+  static Buffer buffer_of(std::shared_ptr<const void> owner, const capnp::word* words,
+                          std::size_t count) {
+    return Buffer::wrap(std::move(owner), std::as_bytes(std::span(words, count)), DType::kU8);
+  }
+
+  const std::size_t num_words_;
+  const Words words_;
+  std::vector<Words> more_;  // segments after the first
+  bool started_ = false;
+};
+
+/// Encodes `value` as a message whose root is a `Schema`. `content_bytes` estimates the bytes of
+/// its lists and buffers; a good estimate saves a copy of them.
 template <class Schema, class Value>
-[[nodiscard]] Buffer encode(const Value& value) {
-  capnp::MallocMessageBuilder message;
+[[nodiscard]] Buffer encode(const Value& value, std::size_t content_bytes = 0) {
+  FlatMessage message(content_bytes);
   write(message.initRoot<Schema>(), value);
-  const auto words =
-      std::make_shared<const kj::Array<capnp::word>>(capnp::messageToFlatArray(message));
-  const auto bytes = words->asBytes();
-  return Buffer::wrap(words,
-                      std::as_bytes(std::span<const unsigned char>(bytes.begin(), bytes.size())),
-                      DType::kU8);
+  return message.take();
 }
 
 /// Decodes a message whose root is a `Schema`. Errors: `kCorruptData` that begins with `name`.

@@ -172,6 +172,24 @@ static Status read(Settlement::Reader in, storage::Settlement& message) {
 }  // namespace tidemill::actors::wire
 
 namespace tidemill::actors {
+namespace {
+
+// Estimates the size of encoded rows, from above. Units: bytes.
+template <class Row>
+std::size_t estimate_bytes(const std::vector<Row>& rows) {
+  constexpr std::size_t kRowBytes = 256;
+  constexpr std::size_t kCellBytes = 64;
+  std::size_t bytes = 0;
+  for (const Row& row : rows) {
+    bytes += kRowBytes;
+    for (const storage::ColumnValue& cell : row.columns) {
+      bytes += kCellBytes + cell.value.size_bytes();
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
 
 Buffer to_wire(const LeaseRequest& message) {
   return encode<wire::LeaseRequest>(message);
@@ -182,7 +200,7 @@ Result<LeaseRequest> from_wire(const Buffer& body) {
 }
 
 Buffer to_wire(const LeaseReply& message) {
-  return encode<wire::LeaseReply>(message);
+  return encode<wire::LeaseReply>(message, estimate_bytes(message.rows));
 }
 template <>
 Result<LeaseReply> from_wire(const Buffer& body) {
@@ -190,7 +208,7 @@ Result<LeaseReply> from_wire(const Buffer& body) {
 }
 
 Buffer to_wire(const AckRequest& message) {
-  return encode<wire::AckRequest>(message);
+  return encode<wire::AckRequest>(message, estimate_bytes(message.rows));
 }
 template <>
 Result<AckRequest> from_wire(const Buffer& body) {
@@ -198,7 +216,7 @@ Result<AckRequest> from_wire(const Buffer& body) {
 }
 
 Buffer to_wire(const LeaseUpdate& message) {
-  return encode<wire::LeaseUpdate>(message);
+  return encode<wire::LeaseUpdate>(message, estimate_bytes(message.rows));
 }
 template <>
 Result<LeaseUpdate> from_wire(const Buffer& body) {

@@ -3,6 +3,7 @@
 // version of the program.
 #include <bit>
 #include <chrono>
+#include <cstring>
 #include <fstream>
 #include <limits>
 #include <map>
@@ -237,6 +238,33 @@ TEST(WireBuffer, AnEncodedMessageDoesNotDependOnTheCell) {
   const auto read = from_wire<actors::AckRequest>(body);
   ASSERT_TRUE(read.ok());
   EXPECT_EQ(hex_of(read.value().rows.at(0).columns.at(0).value), "0707070707070707");
+}
+
+// Returns the number of segments, which begins the table of a message.
+std::uint32_t num_segments(const Buffer& body) {
+  std::uint32_t less_one = 0;
+  std::memcpy(&less_one, body.bytes().data(), sizeof(less_one));
+  return less_one + 1;
+}
+
+// Rows are encoded where they stay. A message of another size than was estimated is copied.
+TEST(WireBuffer, LargeMessagesAreEncodedOnce) {
+  actors::LeaseReply reply = example_rows();
+  reply.rows.resize(1);
+  for (std::uint32_t column = 0; column < 9; ++column) {
+    reply.rows[0].columns.push_back(
+        wire_cell(column, std::vector<std::uint8_t>(40'000 + column, 'a'), DType::kU8));
+  }
+  const Buffer rows = to_wire(reply);
+  EXPECT_EQ(num_segments(rows), 1U);
+  const auto decoded = from_wire<actors::LeaseReply>(rows);
+  ASSERT_TRUE(decoded.ok()) << decoded.status().to_string();
+  EXPECT_EQ(hex_of(to_wire(decoded.value())), hex_of(rows));
+
+  const Status failure(Errc::kInternal, std::string(100'000, 'x'));
+  const Buffer long_text = to_wire(failure);
+  EXPECT_GT(num_segments(long_text), 1U);
+  EXPECT_EQ(from_wire<actors::Failure>(long_text).value().status.message(), failure.message());
 }
 
 // A body lies anywhere in a frame.
