@@ -372,8 +372,7 @@ Result<RowFigure> measure_wake(const RowMeasure& how, Owner& owner, Shared& shar
   std::vector<double> us;
   for (std::uint64_t i = 0; i < how.wakes + how.wakes / 10; ++i) {
     std::this_thread::sleep_for(kSettle);
-    const std::vector<storage::ColumnValue> cells = make_cells(kShortCell, kShortCell);
-    owner.put([&] { return cells; });
+    owner.put([] { return make_cells(kShortCell, kShortCell); });
     TIDEMILL_RETURN_IF_ERROR(wait_for(shared.wakes, i + 1));
     if (i >= how.wakes / 10) {
       us.push_back(static_cast<double>(shared.wake_ns[i]) * 1e-3);

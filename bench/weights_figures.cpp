@@ -65,6 +65,7 @@ public:
 
   void send(const std::vector<Buffer>& buffers) const {
     std::vector<BufferIdentity> identities;
+    identities.reserve(buffers.size());
     for (const Buffer& buffer : buffers) {
       identities.push_back(buffer.identity());
     }
