@@ -31,7 +31,6 @@
 #include "transport/peer_link.hpp"
 #include "transport/shm/shm_connection.hpp"
 #include "workflows/actor_system.hpp"
-#include "workflows/processes/worker_process.hpp"
 
 namespace tidemill::bench {
 namespace {
@@ -46,6 +45,7 @@ constexpr const char* kRagged = "store_putget_ragged";
 
 constexpr const char* kConsumer = "consumer";
 constexpr std::uint64_t kRun = 1;
+constexpr std::uint32_t kOwner = 0;
 constexpr std::uint32_t kProcess = 1;
 constexpr std::uint32_t kGroupSize = 8;
 constexpr std::uint64_t kCellBytes = 32 << 10;
@@ -129,28 +129,39 @@ caf::behavior consume(caf::event_based_actor* self, const actors::StreamConsumer
   }};
 }
 
-workflows::WorkerProcessAddress address_of(const std::filesystem::path& socket) {
-  workflows::WorkerProcessAddress address;
-  address.transport = "shm";
-  address.socket = socket.string();
-  address.run = kRun;
-  address.process = kProcess;
-  return address;
+transport::PeerLinkOptions link_from(std::uint32_t self, std::uint32_t peer) {
+  transport::PeerLinkOptions link;
+  link.session.run = kRun;
+  link.session.self = self;
+  link.session.peer = peer;
+  return link;
 }
 
+// Runs a consumer, as a worker process does, until the process is killed.
 void run_consumer(const std::filesystem::path& socket, Shared& shared) {
-  const auto make = [&shared](const workflows::WorkerConnections& connections) {
-    return [connections, &shared](const std::string& kind,
-                                  std::uint32_t /*number*/) -> Result<actors::WorkerSpec> {
-      return actors::WorkerSpec{kConsumer,
-                                [connections, &shared] {
-                                  return connections.system.spawn(consume, connections.stream,
-                                                                  &shared);
-                                },
-                                kind};
-    };
+  const SystemClock clock;
+  const std::unique_ptr<transport::Connector> connector = transport::make_shm_connector(socket);
+  transport::PeerLinkThread links;
+  workflows::ActorSystem actor_system;
+  const auto port = std::make_shared<actors::PeerPort>(clock);
+  const actors::StreamConsumerActor stream =
+      actors::spawn_stream_proxy(actor_system.system(), port);
+  actors::WorkerHostDeps deps;
+  deps.port = port;
+  deps.make_worker = [&](const std::string& kind,
+                         std::uint32_t /*number*/) -> Result<actors::WorkerSpec> {
+    return actors::WorkerSpec{
+        kConsumer, [&] { return actor_system.system().spawn(consume, stream, &shared); }, kind};
   };
-  (void)workflows::run_worker_process(address_of(socket), make);
+  deps.on_end = [](const std::string& /*reason*/) {};
+  const actors::WorkerHostActor host =
+      actors::spawn_worker_host(actor_system.system(), std::move(deps));
+  transport::PeerLinkOptions link = link_from(kProcess, kOwner);
+  link.connector = connector.get();
+  port->open(links.links(), link, caf::actor_cast<caf::strong_actor_ptr>(host));
+  while (true) {
+    ::pause();
+  }
 }
 
 // -- the producer ---------------------------------------------------------------------------------
@@ -193,13 +204,13 @@ public:
 
   Status open() {
     caf::actor_system& system = actors_.system();
-    // The stream tells the keeper of the slots that rows use. Here nobody counts them.
-    nobody_ = system.spawn([](caf::event_based_actor*) -> caf::behavior {
+    // The stream tells the keeper of the slots that rows use. Here, none is counted.
+    keeper_ = system.spawn([](caf::event_based_actor*) -> caf::behavior {
       return {[](atom::record, const storage::SlotChanges&) {}};
     });
     actors::StreamDeps stream;
     stream.options.group_size = kGroupSize;
-    stream.keeper = caf::actor_cast<actors::KeeperActor>(nobody_);
+    stream.keeper = caf::actor_cast<actors::KeeperActor>(keeper_);
     stream_ = actors::spawn_stream(system, std::move(stream));
     port_ = std::make_shared<actors::PeerPort>(clock_);
     actors::WorkerGateDeps gate;
@@ -212,10 +223,8 @@ public:
         transport::listen_shm(socket_, [this](std::unique_ptr<transport::Connection> connection) {
           links_.links().accept(std::move(connection));
         }));
-    transport::PeerLinkOptions link;
-    link.session.run = kRun;
-    link.session.peer = kProcess;
-    port_->open(links_.links(), link, caf::actor_cast<caf::strong_actor_ptr>(gate_));
+    port_->open(links_.links(), link_from(kOwner, kProcess),
+                caf::actor_cast<caf::strong_actor_ptr>(gate_));
     worker_ = actors::spawn_remote_worker(system, gate_, {kConsumer, kConsumer, 0});
     return {};
   }
@@ -223,7 +232,7 @@ public:
     for (const caf::strong_actor_ptr& actor : {caf::actor_cast<caf::strong_actor_ptr>(worker_),
                                                caf::actor_cast<caf::strong_actor_ptr>(gate_),
                                                caf::actor_cast<caf::strong_actor_ptr>(stream_),
-                                               caf::actor_cast<caf::strong_actor_ptr>(nobody_)}) {
+                                               caf::actor_cast<caf::strong_actor_ptr>(keeper_)}) {
       if (actor != nullptr) {
         caf::anon_send_exit(caf::actor_cast<caf::actor>(actor), caf::exit_reason::kill);
       }
@@ -265,7 +274,7 @@ private:
   actors::StreamActor stream_;
   actors::WorkerGateActor gate_;
   actors::RemoteWorkerActor worker_;
-  caf::actor nobody_;
+  caf::actor keeper_;
   std::uint64_t groups_ = 0;
 };
 
