@@ -4,6 +4,7 @@
 #include <iomanip>
 #include <ostream>
 #include <string>
+#include <utility>
 
 #include "base/json/json.hpp"
 #include "bench/commands.hpp"
@@ -36,27 +37,39 @@ public:
     TIDEMILL_ASSIGN_OR_RETURN(const auto figures, measure_transport(how_));
     for (const TransportFigure& figure : figures) {
       if (session.form == launcher::OutputForm::kJson) {
-        session.out << Json(Json::Object{{"figure", figure.name},
-                                         {"p50_us", figure.p50_us},
-                                         {"p99_us", figure.p99_us},
-                                         {"peer", figure.peer},
-                                         {"peer_p50_us", figure.peer_p50_us},
-                                         {"peer_p99_us", figure.peer_p99_us},
-                                         {"in_flight", static_cast<std::int64_t>(figure.in_flight)},
-                                         {"per_second", figure.per_second}})
-                           .to_line();
-        continue;
+        session.out << json_of(figure).to_line();
+      } else {
+        print(figure, session.out);
       }
-      session.out << std::fixed << std::setprecision(2) << figure.name << ": p50 " << figure.p50_us
-                  << " us, p99 " << figure.p99_us << " us, " << std::setprecision(0)
-                  << figure.per_second << " per second; " << std::setprecision(2) << figure.peer
-                  << ": p50 " << figure.peer_p50_us << " us, p99 " << figure.peer_p99_us
-                  << " us; ratio " << figure.p50_us / figure.peer_p50_us << '\n';
     }
     return {};
   }
 
 private:
+  static Json json_of(const TransportFigure& figure) {
+    Json::Array primitives;
+    for (const TransportPrimitive& primitive : figure.primitives) {
+      primitives.emplace_back(Json::Object{
+          {"name", primitive.name}, {"p50_us", primitive.p50_us}, {"p99_us", primitive.p99_us}});
+    }
+    return Json::Object{{"figure", figure.name},
+                        {"p50_us", figure.p50_us},
+                        {"p99_us", figure.p99_us},
+                        {"primitives", std::move(primitives)},
+                        {"in_flight", static_cast<std::int64_t>(figure.in_flight)},
+                        {"per_second", figure.per_second}};
+  }
+  static void print(const TransportFigure& figure, std::ostream& out) {
+    out << std::fixed << std::setprecision(2) << figure.name << ": p50 " << figure.p50_us
+        << " us, p99 " << figure.p99_us << " us, " << std::setprecision(0) << figure.per_second
+        << " per second" << std::setprecision(2);
+    for (const TransportPrimitive& primitive : figure.primitives) {
+      out << "; " << primitive.name << ": p50 " << primitive.p50_us << " us, p99 "
+          << primitive.p99_us << " us, ratio " << figure.p50_us / primitive.p50_us;
+    }
+    out << '\n';
+  }
+
   TransportMeasure how_;
 };
 

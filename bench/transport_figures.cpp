@@ -21,6 +21,8 @@
 #include <unistd.h>
 #include <utility>
 
+#include <zmq.hpp>
+
 #include "base/check.hpp"
 #include "base/files/unique_fd.hpp"
 #include "transport/peer_link.hpp"
@@ -154,6 +156,40 @@ Result<Times> time_socket(const TransportMeasure& how) {
     TIDEMILL_CHECK(::write(ours.get(), bytes.data(), bytes.size()) > 0);
     TIDEMILL_CHECK(::read(ours.get(), bytes.data(), bytes.size()) > 0);
   });
+}
+
+// Sends and receives whole messages with sockets of ZeroMQ, as the connections do, but with one
+// thread in each process and nothing around it. Requires that `endpoint` is not used.
+Result<Times> time_zmq(const TransportMeasure& how, const std::string& endpoint) {
+  const EchoProcess echo([&] {
+    zmq::context_t context;
+    zmq::socket_t socket(context, zmq::socket_type::dealer);
+    socket.connect(endpoint);
+    socket.send(zmq::message_t(), zmq::send_flags::none);  // tells the other side the route
+    for (zmq::message_t message; socket.recv(message);) {
+      socket.send(message, zmq::send_flags::none);
+    }
+  });
+  try {
+    zmq::context_t context;
+    zmq::socket_t socket(context, zmq::socket_type::router);
+    socket.set(zmq::sockopt::linger, 0);
+    socket.bind(endpoint);
+    zmq::message_t route;
+    zmq::message_t body;
+    const auto receive = [&] {
+      TIDEMILL_CHECK(socket.recv(route).has_value() && socket.recv(body).has_value());
+    };
+    receive();
+    const std::vector<std::byte> bytes(how.body_bytes);
+    return time_round_trips(how, [&] {
+      socket.send(route, zmq::send_flags::sndmore);
+      socket.send(zmq::buffer(bytes), zmq::send_flags::none);
+      receive();
+    });
+  } catch (const zmq::error_t& error) {
+    return Status(Errc::kUnavailable, std::string("zmq: ") + error.what());
+  }
 }
 
 // -- links ----------------------------------------------------------------------------------------
@@ -303,6 +339,10 @@ Result<std::pair<Times, double>> time_link(const TransportMeasure& how, const Ba
   return std::pair(caller.times(), caller.per_second());
 }
 
+TransportPrimitive primitive(const std::string& name, Times times) {
+  return {name, times.at(0.5), times.at(0.99)};
+}
+
 }  // namespace
 
 Result<std::vector<TransportFigure>> measure_transport(const TransportMeasure& how) {
@@ -319,24 +359,29 @@ Result<std::vector<TransportFigure>> measure_transport(const TransportMeasure& h
   const Backend over_zmq{
       [zmq](auto accept) { return transport::listen_zmq(zmq, std::move(accept)); },
       [zmq] { return transport::new_zmq_connector(zmq); }};
-  TIDEMILL_ASSIGN_OR_RETURN(Times spin, time_words(how, true));
-  TIDEMILL_ASSIGN_OR_RETURN(Times futex, time_words(how, false));
-  TIDEMILL_ASSIGN_OR_RETURN(Times socket, time_socket(how));
+  TIDEMILL_ASSIGN_OR_RETURN(const Times spin, time_words(how, true));
+  TIDEMILL_ASSIGN_OR_RETURN(const Times futex, time_words(how, false));
+  TIDEMILL_ASSIGN_OR_RETURN(const Times socket, time_socket(how));
+  TIDEMILL_ASSIGN_OR_RETURN(const Times raw_zmq,
+                            time_zmq(how, "ipc://" + (folder / "raw").string()));
+  const std::vector<TransportPrimitive> a_word = {primitive("a word, both sides spinning", spin)};
+  const std::vector<TransportPrimitive> a_futex = {primitive("a futex", futex)};
+  const std::vector<TransportPrimitive> sockets = {primitive("a Unix socket", socket),
+                                                   primitive("raw ZeroMQ", raw_zmq)};
   std::vector<TransportFigure> figures;
-  const auto add = [&](const std::string& name, const std::string& peer, Times& raw,
+  const auto add = [&](const std::string& name, const std::vector<TransportPrimitive>& primitives,
                        const Backend& backend, std::uint64_t in_flight) -> Status {
     TIDEMILL_ASSIGN_OR_RETURN(auto measured, time_link(how, backend, in_flight));
-    figures.push_back({name, peer, measured.first.at(0.5), measured.first.at(0.99), raw.at(0.5),
-                       raw.at(0.99), in_flight, measured.second});
+    figures.push_back({name, measured.first.at(0.5), measured.first.at(0.99), primitives, in_flight,
+                       measured.second});
     return {};
   };
   constexpr std::uint64_t kMany = 64;
-  TIDEMILL_RETURN_IF_ERROR(add("rpc_shm", "a futex", futex, over_shm, 1));
-  TIDEMILL_RETURN_IF_ERROR(
-      add("rpc_shm_spinning", "a word, both sides spinning", spin, over_shm, 1));
-  TIDEMILL_RETURN_IF_ERROR(add("rpc_shm_64", "a futex", futex, over_shm, kMany));
-  TIDEMILL_RETURN_IF_ERROR(add("rpc_ipc", "a Unix socket", socket, over_zmq, 1));
-  TIDEMILL_RETURN_IF_ERROR(add("rpc_ipc_64", "a Unix socket", socket, over_zmq, kMany));
+  TIDEMILL_RETURN_IF_ERROR(add("rpc_shm", a_futex, over_shm, 1));
+  TIDEMILL_RETURN_IF_ERROR(add("rpc_shm_spinning", a_word, over_shm, 1));
+  TIDEMILL_RETURN_IF_ERROR(add("rpc_shm_64", a_futex, over_shm, kMany));
+  TIDEMILL_RETURN_IF_ERROR(add("rpc_ipc", sockets, over_zmq, 1));
+  TIDEMILL_RETURN_IF_ERROR(add("rpc_ipc_64", sockets, over_zmq, kMany));
   std::filesystem::remove_all(folder);
   return figures;
 }

@@ -16,14 +16,19 @@ struct TransportMeasure {
   std::uint64_t body_bytes = 64;
 };
 
-/// A figure: the times of round trips over a transport, and over the primitive below it.
+/// The times of round trips over what a transport is built on, without the transport.
+struct TransportPrimitive {
+  std::string name;
+  double p50_us = 0.0;
+  double p99_us = 0.0;
+};
+
+/// A figure: the times of round trips over a transport, and over the primitives below it.
 struct TransportFigure {
   std::string name;
-  std::string peer;     // the primitive
   double p50_us = 0.0;  // of requests and replies between two programs
   double p99_us = 0.0;
-  double peer_p50_us = 0.0;
-  double peer_p99_us = 0.0;
+  std::vector<TransportPrimitive> primitives;
   /// Round trips at a time: the requests that a program has sent and that have no reply.
   std::uint64_t in_flight = 1;
   double per_second = 0.0;  // round trips
