@@ -31,6 +31,7 @@ public:
                      ->type_name("N")
                      ->capture_default_str();
     launcher::accept_integers(*size, {1, 1 << 20});
+    app.add_option("--figure", how_.figure, "Measures only this figure")->type_name("F");
   }
 
   [[nodiscard]] Status run(launcher::Session& session) override {

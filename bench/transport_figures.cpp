@@ -61,6 +61,7 @@ private:
 struct Times {
   std::vector<double> us;
 
+  void add(const Times& more) { us.insert(us.end(), more.us.begin(), more.us.end()); }
   [[nodiscard]] double at(double share) {
     std::ranges::sort(us);
     return us.empty() ? 0.0
@@ -339,18 +340,52 @@ Result<std::pair<Times, double>> time_link(const TransportMeasure& how, const Ba
   return std::pair(caller.times(), caller.per_second());
 }
 
-TransportPrimitive primitive(const std::string& name, Times times) {
-  return {name, times.at(0.5), times.at(0.99)};
+// -- figures --------------------------------------------------------------------------------------
+
+// What a figure is compared with.
+struct Primitive {
+  std::string name;
+  std::function<Result<Times>(const TransportMeasure&)> time;
+};
+
+// How a figure is measured.
+struct FigurePlan {
+  std::string name;
+  Backend backend;
+  std::vector<Primitive> primitives;
+  std::uint64_t in_flight = 1;
+};
+
+// Measures a figure and its primitives in turns, so that another program which takes a core for a
+// while slows all of them.
+Result<TransportFigure> measure_figure(const TransportMeasure& how, const FigurePlan& plan) {
+  constexpr std::uint64_t kRounds = 5;
+  TransportMeasure round = how;
+  round.round_trips = how.round_trips / kRounds;
+  std::vector<Times> raw(plan.primitives.size());
+  Times linked;
+  double seconds = 0.0;
+  for (std::uint64_t i = 0; i < kRounds; ++i) {
+    for (std::size_t j = 0; j < raw.size(); ++j) {
+      TIDEMILL_ASSIGN_OR_RETURN(const Times times, plan.primitives[j].time(round));
+      raw[j].add(times);
+    }
+    TIDEMILL_ASSIGN_OR_RETURN(const auto measured, time_link(round, plan.backend, plan.in_flight));
+    linked.add(measured.first);
+    seconds += static_cast<double>(round.round_trips) / measured.second;
+  }
+  TransportFigure figure{plan.name, linked.at(0.5), linked.at(0.99), {}, plan.in_flight, 0.0};
+  figure.per_second = static_cast<double>(kRounds * round.round_trips) / seconds;
+  for (std::size_t j = 0; j < raw.size(); ++j) {
+    figure.primitives.push_back({plan.primitives[j].name, raw[j].at(0.5), raw[j].at(0.99)});
+  }
+  return figure;
 }
 
-}  // namespace
-
-Result<std::vector<TransportFigure>> measure_transport(const TransportMeasure& how) {
-  const std::filesystem::path folder =
-      std::filesystem::temp_directory_path() / ("tidemill-bench-" + std::to_string(::getpid()));
-  std::filesystem::create_directory(folder);
+std::vector<FigurePlan> figure_plans(const std::filesystem::path& folder) {
   const std::filesystem::path shm = folder / "shm";
   const std::string zmq = "ipc://" + (folder / "zmq").string();
+  const std::string raw = "ipc://" + (folder / "raw").string();
   const Backend over_shm{
       [shm](auto accept) { return transport::listen_shm(shm, std::move(accept)); },
       [shm]() -> Result<std::unique_ptr<transport::Connector>> {
@@ -359,30 +394,38 @@ Result<std::vector<TransportFigure>> measure_transport(const TransportMeasure& h
   const Backend over_zmq{
       [zmq](auto accept) { return transport::listen_zmq(zmq, std::move(accept)); },
       [zmq] { return transport::new_zmq_connector(zmq); }};
-  TIDEMILL_ASSIGN_OR_RETURN(const Times spin, time_words(how, true));
-  TIDEMILL_ASSIGN_OR_RETURN(const Times futex, time_words(how, false));
-  TIDEMILL_ASSIGN_OR_RETURN(const Times socket, time_socket(how));
-  TIDEMILL_ASSIGN_OR_RETURN(const Times raw_zmq,
-                            time_zmq(how, "ipc://" + (folder / "raw").string()));
-  const std::vector<TransportPrimitive> a_word = {primitive("a word, both sides spinning", spin)};
-  const std::vector<TransportPrimitive> a_futex = {primitive("a futex", futex)};
-  const std::vector<TransportPrimitive> sockets = {primitive("a Unix socket", socket),
-                                                   primitive("raw ZeroMQ", raw_zmq)};
-  std::vector<TransportFigure> figures;
-  const auto add = [&](const std::string& name, const std::vector<TransportPrimitive>& primitives,
-                       const Backend& backend, std::uint64_t in_flight) -> Status {
-    TIDEMILL_ASSIGN_OR_RETURN(auto measured, time_link(how, backend, in_flight));
-    figures.push_back({name, measured.first.at(0.5), measured.first.at(0.99), primitives, in_flight,
-                       measured.second});
-    return {};
-  };
+  const Primitive word{"a word, both sides spinning",
+                       [](const TransportMeasure& how) { return time_words(how, true); }};
+  const Primitive futex{"a futex",
+                        [](const TransportMeasure& how) { return time_words(how, false); }};
+  const Primitive socket{"a Unix socket", time_socket};
+  const Primitive raw_zmq{"raw ZeroMQ",
+                          [raw](const TransportMeasure& how) { return time_zmq(how, raw); }};
   constexpr std::uint64_t kMany = 64;
-  TIDEMILL_RETURN_IF_ERROR(add("rpc_shm", a_futex, over_shm, 1));
-  TIDEMILL_RETURN_IF_ERROR(add("rpc_shm_spinning", a_word, over_shm, 1));
-  TIDEMILL_RETURN_IF_ERROR(add("rpc_shm_64", a_futex, over_shm, kMany));
-  TIDEMILL_RETURN_IF_ERROR(add("rpc_ipc", sockets, over_zmq, 1));
-  TIDEMILL_RETURN_IF_ERROR(add("rpc_ipc_64", sockets, over_zmq, kMany));
+  return {{"rpc_shm", over_shm, {futex}, 1},
+          {"rpc_shm_spinning", over_shm, {word}, 1},
+          {"rpc_shm_64", over_shm, {futex}, kMany},
+          {"rpc_ipc", over_zmq, {socket, raw_zmq}, 1},
+          {"rpc_ipc_64", over_zmq, {socket, raw_zmq}, kMany}};
+}
+
+}  // namespace
+
+Result<std::vector<TransportFigure>> measure_transport(const TransportMeasure& how) {
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("tidemill-bench-" + std::to_string(::getpid()));
+  std::filesystem::create_directory(folder);
+  std::vector<TransportFigure> figures;
+  for (const FigurePlan& plan : figure_plans(folder)) {
+    if (how.figure.empty() || how.figure == plan.name) {
+      TIDEMILL_ASSIGN_OR_RETURN(TransportFigure figure, measure_figure(how, plan));
+      figures.push_back(std::move(figure));
+    }
+  }
   std::filesystem::remove_all(folder);
+  if (figures.empty()) {
+    return invalid_argument("there is no figure " + how.figure);
+  }
   return figures;
 }
 

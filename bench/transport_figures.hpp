@@ -14,6 +14,7 @@ namespace tidemill::bench {
 struct TransportMeasure {
   std::uint64_t round_trips = 20'000;  // of each figure, after a tenth as many to warm up
   std::uint64_t body_bytes = 64;
+  std::string figure;  // only this one; all if empty
 };
 
 /// The times of round trips over what a transport is built on, without the transport.
@@ -35,7 +36,8 @@ struct TransportFigure {
 };
 
 /// Measures all figures. Starts processes by forking, so the caller must have no other thread.
-/// Errors: `kUnavailable` if a process or a socket cannot be made.
+/// Errors: `kInvalidArgument` if there is no such figure; `kUnavailable` if a process or a socket
+/// cannot be made.
 [[nodiscard]] Result<std::vector<TransportFigure>> measure_transport(const TransportMeasure& how);
 
 }  // namespace tidemill::bench
