@@ -115,7 +115,14 @@ void PeerLink::Impl::advance() {
 
 TimePoint PeerLink::Impl::next_event() {
   const std::lock_guard lock(mutex_);
-  planned_ = due();
+  // A message should not have to wake the thread that advances, although its acknowledgement is due
+  // soon: a reply often carries it before. So while messages arrive, the plan is as early as an
+  // acknowledgement can be, and an earlier plan stays.
+  const TimePoint now = clock_.now();
+  planned_ = planned_ > now ? std::min(planned_, due()) : due();
+  if (std::exchange(messages_arrive_, false)) {
+    planned_ = std::min(planned_, now + options_.session.acknowledge_within);
+  }
   return planned_;
 }
 
@@ -224,6 +231,7 @@ void PeerLink::Impl::note_state() {
 
 void PeerLink::Impl::collect() {
   for (IncomingMessage& message : session_.take_messages()) {
+    messages_arrive_ = true;
     events_.emplace_back(std::move(message));
   }
   for (FailedRequest& failed : session_.take_failures()) {

@@ -59,6 +59,7 @@ private:
   Duration pause_;                        // before the next attempt to open a connection
   TimePoint connect_at_;                  // when to try; max(): the peer opens connections
   TimePoint planned_ = TimePoint::min();  // what `next_event` returned
+  bool messages_arrive_ = false;          // since `next_event` was called
   std::deque<Event> events_;              // for the listener
   bool delivering_ = false;               // a thread calls the listener
   bool room_wanted_ = false;              // a message had no room
