@@ -454,6 +454,81 @@ TEST(ZmqConnections, CarryManySmallFrames) {
   EXPECT_EQ(at_connected.wrong(), 0U);
 }
 
+// Sends each frame back.
+class EchoListener final : public ConnectionListener {
+public:
+  void set_connection(Connection& connection) { connection_ = &connection; }
+  void on_frame(const Buffer& frame) override { EXPECT_TRUE(connection_->send(frame).ok()); }
+  void on_closed(const Status& /*reason*/) override {}
+
+private:
+  Connection* connection_ = nullptr;
+};
+
+// Counts frames by their first byte.
+class SortingListener final : public ConnectionListener {
+public:
+  explicit SortingListener(std::size_t kinds) : counts_(kinds, 0) {}
+  void on_frame(const Buffer& frame) override {
+    const std::lock_guard lock(mutex_);
+    ++counts_.at(static_cast<std::size_t>(frame.bytes()[0]));
+    changed_.notify_all();
+  }
+  void on_closed(const Status& /*reason*/) override {}
+
+  // Waits for so many frames of a kind. Returns false if that takes too long.
+  bool wait_for(std::size_t kind, std::size_t count) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, kLongTime, [&] { return counts_.at(kind) >= count; });
+  }
+
+private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::size_t> counts_;
+};
+
+// Each thread waits for the reply to its frame before it sends the next one, so a frame that stays
+// in a queue until something else arrives stops the threads.
+TEST(ZmqConnections, AFrameNeedsNoOtherToArrive) {
+  ZmqEndpoint endpoint;
+  constexpr std::size_t kThreads = 4;
+  constexpr std::size_t kConnections = 2;
+  constexpr std::size_t kRoundTrips = 2'000;
+  struct Talk {
+    SortingListener at_sender{kThreads};
+    EchoListener at_echo;
+    std::unique_ptr<Connection> sender;
+    std::unique_ptr<Connection> echo;
+  };
+  for (const bool from_accepted : {false, true}) {
+    std::array<Talk, kConnections> talks;
+    std::vector<std::thread> threads;
+    for (Talk& talk : talks) {
+      std::tie(talk.sender, talk.echo) = endpoint.connect();
+      if (from_accepted) {
+        std::swap(talk.sender, talk.echo);
+      }
+      talk.at_echo.set_connection(*talk.echo);
+      talk.sender->start(talk.at_sender);
+      talk.echo->start(talk.at_echo);
+      for (std::size_t kind = 0; kind < kThreads; ++kind) {
+        threads.emplace_back([&talk, kind] {
+          const Buffer frame =
+              Buffer::adopt(std::vector<std::uint8_t>{static_cast<std::uint8_t>(kind)}, DType::kU8);
+          for (std::size_t i = 0; i < kRoundTrips; ++i) {
+            ASSERT_TRUE(talk.sender->send(frame).ok());
+            ASSERT_TRUE(talk.at_sender.wait_for(kind, i + 1)) << i;
+          }
+        });
+      }
+    }
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
+  }
+}
+
 TEST(ZmqConnections, FramesOfAnySizeAreAligned) {
   ZmqEndpoint endpoint;
   ZmqConversation talk(endpoint.connect());

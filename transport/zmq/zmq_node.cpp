@@ -11,6 +11,7 @@
 #include <optional>
 #include <random>
 #include <span>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <system_error>
 #include <unistd.h>
@@ -178,6 +179,8 @@ struct ZmqNode::Sockets {
 
   // Returns a whole message, or nothing if none has arrived.
   std::optional<Message> read();
+  // Returns whether a message has arrived.
+  bool has_input() { return (socket.get(zmq::sockopt::events) & ZMQ_POLLIN) != 0; }
 
   const bool routed;
   zmq::socket_t socket;
@@ -234,10 +237,26 @@ std::optional<ZmqNode::Message> ZmqNode::Sockets::read() {
 
 ZmqNode::ZmqNode(std::shared_ptr<zmq::context_t> context, int socket_type)
     : context_(std::move(context)),
+      routed_(socket_type == ZMQ_ROUTER),
       sockets_(std::make_unique<Sockets>(*context_, socket_type)),
-      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (!wake_.is_open()) {
+      descriptor_(sockets_->socket.get(zmq::sockopt::fd)),
+      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
+  if (!wake_.is_open() || !epoll_.is_open()) {
     throw std::system_error(errno, std::generic_category(), "eventfd");
+  }
+  for (const int descriptor : {wake_.get(), sockets_->monitor.get(zmq::sockopt::fd), descriptor_}) {
+    control(EPOLL_CTL_ADD, descriptor, EPOLLIN);
+  }
+}
+
+// Sets for which events of a descriptor the thread of the node waits.
+void ZmqNode::control(int operation, int descriptor, std::uint32_t events) const {
+  epoll_event event{};
+  event.events = events;
+  event.data.fd = descriptor;
+  if (::epoll_ctl(epoll_.get(), operation, descriptor, &event) != 0) {
+    throw std::system_error(errno, std::generic_category(), "epoll_ctl");
   }
 }
 
@@ -247,7 +266,7 @@ void ZmqNode::begin() {
 
 ZmqNode::~ZmqNode() {
   {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(socket_mutex_);
     stopping_ = true;
   }
   wake();
@@ -332,27 +351,82 @@ Result<std::shared_ptr<ZmqNode>> ZmqNode::listen(UniqueFd listener, OnPeer on_pe
   });
 }
 
-// -- requests of any thread ----------------------------------------------------------------------
+// -- turns of the threads ------------------------------------------------------------------------
 
 void ZmqNode::wake() const {
   const std::uint64_t one = 1;
   (void)!::write(wake_.get(), &one, sizeof(one));  // fails only if the thread is awake anyway
 }
 
-void ZmqNode::request(const std::string& route) {
-  bool first = false;
-  {
-    const std::lock_guard lock(mutex_);
-    first = ready_.empty();
-    ready_.push_back(route);
+void ZmqNode::note_work(const std::string& route) {
+  const std::lock_guard lock(ready_mutex_);
+  ready_.push_back(route);
+}
+
+bool ZmqNode::work_waits() const {
+  const std::lock_guard lock(ready_mutex_);
+  return !ready_.empty();
+}
+
+// Requires the lock of the socket.
+bool ZmqNode::ends() const {
+  return !failure_.ok() || (!routed_ && peers_.empty());
+}
+
+// Runs `action` and then gives the socket back. What is left to do is for the thread of the node.
+template <class F>
+void ZmqNode::use_socket(std::unique_lock<std::mutex> lock, F action) {
+  if (sockets_ != nullptr && failure_.ok()) {
+    failure_ = caught([&] {
+      action();
+      return Status();
+    });
   }
-  if (first) {
+  const bool left = left_ || !broken_.empty() || ends();
+  lock.unlock();
+  // A thread whose `try_lock` has failed has noted its work before. Either the look below finds the
+  // note, or the note came later, and then the failure was due to a later user, which looks too.
+  if (left || work_waits()) {
     wake();
   }
 }
 
+void ZmqNode::on_work(const std::string& route, When when) {
+  note_work(route);
+  if (when == When::kSoon) {
+    wake();
+    return;
+  }
+  std::unique_lock lock(socket_mutex_, std::try_to_lock);
+  if (lock.owns_lock()) {
+    use_socket(std::move(lock), [this] { serve_ready(); });
+  }
+}
+
+int ZmqNode::begin_watch() {
+  bool watches = false;
+  use_socket(std::unique_lock(socket_mutex_), [&] {
+    if (!watched_ && !ends()) {
+      control(EPOLL_CTL_MOD, descriptor_, 0);
+      watched_ = watches = true;
+    }
+  });
+  return watches ? descriptor_ : -1;
+}
+
+void ZmqNode::receive_watched() {
+  use_socket(std::unique_lock(socket_mutex_), [this] { receive_and_serve(); });
+}
+
+void ZmqNode::end_watch() {
+  std::unique_lock lock(socket_mutex_);
+  watched_ = false;
+  use_socket(std::move(lock), [this] { control(EPOLL_CTL_MOD, descriptor_, EPOLLIN); });
+}
+
 std::shared_ptr<ZmqSide> ZmqNode::new_side(const std::string& route) {
-  auto side = std::make_shared<ZmqSide>([this, route] { request(route); });
+  ZmqSideSocket& socket = *this;
+  auto side = std::make_shared<ZmqSide>(socket, route);
   sides_.push_back(side);
   return side;
 }
@@ -418,19 +492,21 @@ void ZmqNode::serve(const std::string& route) {
     side->end({Errc::kUnavailable, "the connection has broken"});
     peers_.erase(peer);
   } else if (work.more) {
-    request(route);
+    note_work(route);
   }
 }
 
+// What ZeroMQ does to send may also take what has arrived from the descriptor of the socket.
 void ZmqNode::serve_ready() {
   std::vector<std::string> routes;
   {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(ready_mutex_);
     routes.swap(ready_);
   }
   for (const std::string& route : routes) {
     serve(route);
   }
+  left_ = left_ || (!routes.empty() && sockets_->has_input());
 }
 
 // -- receiving -----------------------------------------------------------------------------------
@@ -506,9 +582,10 @@ void ZmqNode::on_hello(const Message& hello) {
   if (!send(hello.route, Kind::kAccepted)) {
     return;
   }
-  peers_.emplace(hello.route, Peer{side, hello.descriptor});
+  const auto peer = peers_.emplace(hello.route, Peer{side, hello.descriptor}).first;
   if (!on_peer_(side)) {
-    side->close();
+    (void)send(hello.route, Kind::kBye);
+    peers_.erase(peer);
   }
 }
 
@@ -522,6 +599,7 @@ Status ZmqNode::on_message(ZmqSide& side, Message& message) {
     for (unsigned i = 0; i < 8; ++i) {
       consumed |= std::uint64_t{message.bytes()[i + 1]} << (8 * i);
     }
+    note_work(message.route);  // there may be room for frames
     return side.on_consumed(consumed);
   }
   if (message.is(Kind::kBye)) {
@@ -553,47 +631,63 @@ void ZmqNode::handle(Message& message) {
   }
 }
 
-// Returns whether nothing is left to receive.
-bool ZmqNode::receive() {
-  for (int i = 0; i < kMessagesPerTurn; ++i) {
+// Receives, and sends what that makes room for. Notes whether something is left to receive.
+void ZmqNode::receive_and_serve() {
+  left_ = true;
+  for (int i = 0; i < kMessagesPerTurn && left_; ++i) {
     std::optional<Message> message = sockets_->read();
-    if (!message) {
-      return true;
+    left_ = message.has_value();
+    if (left_) {
+      handle(*message);
     }
-    handle(*message);
   }
-  return false;
+  serve_ready();
 }
 
 // -- the thread ----------------------------------------------------------------------------------
 
-void ZmqNode::wait() {
-  std::array<zmq::pollitem_t, 3> items{{{sockets_->socket.handle(), 0, ZMQ_POLLIN, 0},
-                                        {sockets_->monitor.handle(), 0, ZMQ_POLLIN, 0},
-                                        {nullptr, wake_.get(), ZMQ_POLLIN, 0}}};
-  constexpr milliseconds kForever{-1};
-  poll(items, kForever);
-  if (items[2].revents != 0) {
-    std::uint64_t count = 0;
-    (void)!::read(wake_.get(), &count, sizeof(count));
+void ZmqNode::end_peers(const Status& reason) {
+  for (const auto& [route, peer] : peers_) {
+    peer.side->end(reason);
   }
+  peers_.clear();
 }
 
-void ZmqNode::work() {
-  const auto done = [this] {
-    const std::lock_guard lock(mutex_);
-    return (stopping_ && ready_.empty()) || (!sockets_->routed && peers_.empty());
-  };
-  for (;;) {
-    read_monitor();
-    if (receive()) {
-      end_broken();
+ZmqNode::Turn ZmqNode::take_turn() {
+  const std::lock_guard lock(socket_mutex_);
+  if (failure_.ok()) {
+    failure_ = caught([this] {
+      read_monitor();
+      receive_and_serve();
+      if (!left_) {
+        end_broken();
+      }
+      return Status();
+    });
+  }
+  if (!failure_.ok()) {
+    end_peers(failure_);
+    const std::lock_guard ready_lock(ready_mutex_);
+    ready_.clear();
+  }
+  // A watcher waits for a descriptor of the socket. It learns of the end from its side.
+  if (!watched_ && (ends() || (stopping_ && !work_waits()))) {
+    end_peers({Errc::kUnavailable, "the connection has broken"});
+    sockets_.reset();  // closes the connection, although the program may not destroy it yet
+    return Turn::kEnded;
+  }
+  return std::exchange(left_, false) && failure_.ok() ? Turn::kWorkLeft : Turn::kDone;
+}
+
+void ZmqNode::wait(milliseconds timeout) {
+  std::array<epoll_event, 3> events{};
+  const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
+                                 static_cast<int>(timeout.count()));
+  for (int i = 0; i < count; ++i) {
+    if (events[static_cast<std::size_t>(i)].data.fd == wake_.get()) {
+      std::uint64_t times = 0;
+      (void)!::read(wake_.get(), &times, sizeof(times));
     }
-    serve_ready();
-    if (done()) {
-      return;
-    }
-    wait();
   }
 }
 
@@ -601,15 +695,10 @@ void ZmqNode::run() {
   sigset_t all;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
-  const Status status = caught([this] {
-    work();
-    return Status();
-  });
-  for (const auto& [route, peer] : peers_) {
-    peer.side->end(status.ok() ? Status(Errc::kUnavailable, "the connection has broken") : status);
+  constexpr milliseconds kForever{-1};
+  for (Turn turn = take_turn(); turn != Turn::kEnded; turn = take_turn()) {
+    wait(turn == Turn::kWorkLeft || work_waits() ? milliseconds::zero() : kForever);
   }
-  peers_.clear();
-  sockets_.reset();  // closes the connection, although the program may not destroy it yet
 }
 
 }  // namespace tidemill::transport

@@ -18,10 +18,27 @@
 // descriptor can be used again. So a node that reads the monitor before it takes a hello knows on
 // which transport a connection is.
 //
+// A message to another process crosses as few threads as with a plain socket of ZeroMQ. Several
+// threads use the socket, one at a time, with `socket_mutex_`:
+//
+//   - A thread that sends does so itself. If another thread has the socket, it notes the work, and
+//     that thread wakes the thread of the node for it. So it does not wait.
+//   - The watcher waits for what arrives, and receives it. That is the thread of a side if one has
+//     nothing else to do, because it can then give a frame to its listener at once. It stops
+//     watching before it calls the listener, which may take long.
+//   - The thread of the node watches while no side does, and does what the others leave to it. It
+//     alone waits for events of the monitor.
+//
+// The watcher waits without the mutex for the descriptor that the socket has for this. The
+// descriptor is readable only until some thread uses the socket, even if that thread does not
+// receive. So after each use there is either nothing left to receive, or the user wakes the thread
+// of the node. No listener is called with the mutex.
+//
 // One limit is out of reach: ZeroMQ caps the size of a part, but keeps all parts of a message that
 // never ends. Only a process of the same user can send one, and its end frees the memory.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -51,10 +68,10 @@ namespace tidemill::transport {
 /// Errors: `kUnavailable` if the system refuses.
 [[nodiscard]] Result<std::shared_ptr<zmq::context_t>> new_zmq_context();
 
-/// A socket, the sides of the connections on it, and the thread that uses both.
+/// A socket, the sides of the connections on it, and a thread.
 ///
 /// Threads: safe to use concurrently. No thread of the node may destroy it.
-class ZmqNode {
+class ZmqNode final : private ZmqSideSocket {
 public:
   /// Opens a connection. Requires a valid endpoint. Waits for at most `max_wait`.
   /// Errors: `kUnavailable`.
@@ -62,8 +79,8 @@ public:
       const std::shared_ptr<zmq::context_t>& context, const std::string& endpoint,
       Duration max_wait);
 
-  /// Takes a new connection, or returns false to refuse it. Called by the thread of the node, which
-  /// must not wait.
+  /// Takes a new connection, or returns false to refuse it. Called by a thread that uses the
+  /// socket, which must not wait.
   using OnPeer = std::function<bool(const std::shared_ptr<ZmqSide>&)>;
   /// Accepts connections at `listener`, a listening socket, which the node closes.
   /// Errors: `kUnavailable`.
@@ -73,7 +90,7 @@ public:
   ZmqNode& operator=(const ZmqNode&) = delete;
   /// Requires that the program has closed all sides. Sends what they have left to send, which takes
   /// at most a fraction of a second.
-  ~ZmqNode();
+  ~ZmqNode() override;
 
   /// Returns the side of the connection that `connect` has opened.
   [[nodiscard]] const std::shared_ptr<ZmqSide>& side() const noexcept { return side_; }
@@ -81,6 +98,7 @@ public:
 private:
   enum class Kind : std::uint8_t;
   enum class Refusal : std::uint8_t;
+  enum class Turn { kEnded, kWorkLeft, kDone };  // of the thread of the node
   struct Sockets;
   struct Message;
   struct Peer {
@@ -91,20 +109,24 @@ private:
   using Peers = std::map<std::string, Peer>;
 
   ZmqNode(std::shared_ptr<zmq::context_t> context, int socket_type);
+  void control(int operation, int descriptor, std::uint32_t events) const;
   void begin();
   [[nodiscard]] Status shake_hands(TimePoint deadline);
   [[nodiscard]] static const char* text_of(Refusal why);
 
-  // -- of the thread ------------------------------------------------------------------------------
+  // -- of the thread of the node ------------------------------------------------------------------
   void run();
-  void work();
-  void wait();
+  [[nodiscard]] Turn take_turn();
+  void wait(std::chrono::milliseconds timeout);
+  void end_peers(const Status& reason);
+  void end_broken();
+
+  // -- of the thread that uses the socket ---------------------------------------------------------
   void read_monitor();
-  [[nodiscard]] bool receive();
+  void receive_and_serve();
   void handle(Message& message);
   void on_hello(const Message& hello);
   [[nodiscard]] Status on_message(ZmqSide& side, Message& message);
-  void end_broken();
   void end_transport(int descriptor);
   void serve_ready();
   void serve(const std::string& route);
@@ -114,27 +136,42 @@ private:
   [[nodiscard]] bool send(const std::string& route, std::span<const std::uint8_t> header,
                           const Buffer* frame = nullptr);
   [[nodiscard]] std::shared_ptr<ZmqSide> new_side(const std::string& route);
+  [[nodiscard]] bool ends() const;
 
   // -- of any thread ------------------------------------------------------------------------------
-  void request(const std::string& route);
+  void on_work(const std::string& route, When when) override;
+  [[nodiscard]] int begin_watch() override;
+  void receive_watched() override;
+  void end_watch() override;
+  template <class F>
+  void use_socket(std::unique_lock<std::mutex> lock, F action);
+  void note_work(const std::string& route);
+  [[nodiscard]] bool work_waits() const;
   void wake() const;
 
   std::shared_ptr<zmq::context_t> context_;
-  std::unique_ptr<Sockets> sockets_;
-  UniqueFd wake_;  // an eventfd
+  const bool routed_;
+  std::unique_ptr<Sockets> sockets_;  // null after the end
+  const int descriptor_;              // readable when something arrives at the socket
+  const UniqueFd wake_;               // an eventfd
+  const UniqueFd epoll_;              // what the thread of the node waits for
   std::shared_ptr<ZmqSide> side_;
   OnPeer on_peer_;
 
-  // Used by the thread only, after it has begun.
+  std::mutex socket_mutex_;  // of `sockets_`, and of all up to `stopping_`
   Peers peers_;
   std::vector<std::weak_ptr<ZmqSide>> sides_;  // that the node has made; some may be destroyed
   std::set<int> transports_;                   // descriptors that are connected
   std::vector<int> broken_;  // descriptors that are not, with messages that may not be read yet
   bool unreachable_ = false;
-
-  std::mutex mutex_;
-  std::vector<std::string> ready_;  // routes of sides that have work
+  bool watched_ = false;  // by the thread of a side
+  bool left_ = false;     // messages may have arrived, and `descriptor_` need not say so
+  Status failure_;        // of ZeroMQ
   bool stopping_ = false;
+
+  mutable std::mutex ready_mutex_;
+  std::vector<std::string> ready_;  // routes of sides that have work
+
   std::thread thread_;
 };
 

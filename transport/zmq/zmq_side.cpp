@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transport/zmq/zmq_side.hpp"
 
+#include <array>
+#include <cerrno>
+#include <poll.h>
 #include <string>
+#include <sys/eventfd.h>
+#include <system_error>
+#include <unistd.h>
 #include <utility>
 
 #include "base/check.hpp"
@@ -16,12 +22,25 @@ std::uint64_t cost_of(const Buffer& frame) {
   return frame.size_bytes() + kFrameOverheadBytes;
 }
 
+UniqueFd new_eventfd() {
+  UniqueFd event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!event.is_open()) {
+    throw std::system_error(errno, std::generic_category(), "eventfd");
+  }
+  return event;
+}
+
 }  // namespace
 
-ZmqSide::ZmqSide(std::function<void()> on_work)
-    : on_work_(std::move(on_work)), thread_([this] { deliver(); }) {}
+ZmqSide::ZmqSide(ZmqSideSocket& socket, std::string route)
+    : socket_(socket),
+      route_(std::move(route)),
+      wake_(new_eventfd()),
+      thread_([this] { deliver(); }) {}
 
+// The socket is not used: the caller may be the thread that uses it.
 ZmqSide::~ZmqSide() {
+  end({Errc::kUnavailable, "this side is destroyed"});
   stop();
 }
 
@@ -29,7 +48,7 @@ void ZmqSide::start(ConnectionListener& listener) {
   const std::lock_guard lock(mutex_);
   TIDEMILL_CHECK(listener_ == nullptr) << "started twice";
   listener_ = &listener;
-  changed_.notify_all();
+  wake();
 }
 
 bool ZmqSide::request_work() {
@@ -49,9 +68,11 @@ Status ZmqSide::send(const Buffer& frame) {
   }
   outgoing_.push_back(frame);
   const bool call = request_work();
+  // A listener that is behind is likely to send again soon.
+  const auto when = incoming_.empty() ? ZmqSideSocket::When::kNow : ZmqSideSocket::When::kSoon;
   lock.unlock();
   if (call) {
-    on_work_();
+    socket_.on_work(route_, when);
   }
   return {};
 }
@@ -63,7 +84,7 @@ void ZmqSide::close() {
 void ZmqSide::close_and(Then then) {
   std::unique_lock lock(mutex_);
   stopped_ = stopped_ || then == Then::kStop;
-  changed_.notify_all();
+  wake();
   if (!open_) {
     return;
   }
@@ -76,7 +97,7 @@ void ZmqSide::close_and(Then then) {
   const bool call = request_work();
   lock.unlock();
   if (call) {
-    on_work_();
+    socket_.on_work(route_, ZmqSideSocket::When::kNow);
   }
 }
 
@@ -131,22 +152,17 @@ Status ZmqSide::on_frame(Buffer frame) {
     return corrupt_data("connection: the other side has sent more than it may");
   }
   incoming_.push_back(std::move(frame));
-  changed_.notify_all();
+  wake();
   return {};
 }
 
 Status ZmqSide::on_consumed(std::uint64_t bytes) {
-  std::unique_lock lock(mutex_);
+  const std::lock_guard lock(mutex_);
   if (bytes < consumed_by_peer_ || bytes > sent_) {
     return corrupt_data("connection: the other side reports to have consumed " +
                         std::to_string(bytes) + " bytes of " + std::to_string(sent_));
   }
   consumed_by_peer_ = bytes;
-  const bool call = !outgoing_.empty() && request_work();
-  lock.unlock();
-  if (call) {
-    on_work_();
-  }
   return {};
 }
 
@@ -158,27 +174,58 @@ void ZmqSide::end(const Status& reason) {
   open_ = false;
   reason_ = reason;
   const std::deque<Buffer> outgoing = std::exchange(outgoing_, {});
-  changed_.notify_all();
+  wake();
   lock.unlock();
 }
 
-void ZmqSide::deliver() {
-  std::unique_lock lock(mutex_);
-  const auto something_to_do = [this] {
-    return stopped_ || (listener_ != nullptr && (!open_ || !incoming_.empty()));
-  };
-  for (;;) {
-    changed_.wait(lock, something_to_do);
-    if (stopped_) {
-      return;
-    }
-    if (incoming_.empty()) {
-      const Status reason = reason_;
+// -- the thread ----------------------------------------------------------------------------------
+
+bool ZmqSide::due() const {
+  return stopped_ || (listener_ != nullptr && (!open_ || !incoming_.empty()));
+}
+
+void ZmqSide::wake() {
+  if (std::exchange(sleeping_, false)) {
+    const std::uint64_t one = 1;
+    (void)!::write(wake_.get(), &one, sizeof(one));  // fails only if it is readable anyway
+  }
+}
+
+void ZmqSide::sleep(std::unique_lock<std::mutex>& lock, int descriptor) {
+  sleeping_ = true;
+  lock.unlock();
+  // poll(2) ignores a descriptor of -1.
+  std::array<pollfd, 2> items{{{wake_.get(), POLLIN, 0}, {descriptor, POLLIN, 0}}};
+  (void)::poll(items.data(), items.size(), -1);  // a signal may end it: the caller looks again
+  if (items[0].revents != 0) {
+    std::uint64_t count = 0;
+    (void)!::read(wake_.get(), &count, sizeof(count));
+  }
+  lock.lock();
+  sleeping_ = false;
+}
+
+void ZmqSide::wait(std::unique_lock<std::mutex>& lock) {
+  if (listener_ == nullptr) {
+    sleep(lock, -1);
+    return;
+  }
+  lock.unlock();
+  const int descriptor = socket_.begin_watch();
+  const bool watches = descriptor != -1;
+  lock.lock();
+  while (!due()) {
+    sleep(lock, descriptor);
+    if (watches && !due()) {
       lock.unlock();
-      listener_->on_closed(reason);
-      return;
+      socket_.receive_watched();
+      lock.lock();
     }
-    deliver_frame(lock);
+  }
+  if (watches) {
+    lock.unlock();
+    socket_.end_watch();
+    lock.lock();
   }
 }
 
@@ -194,8 +241,27 @@ void ZmqSide::deliver_frame(std::unique_lock<std::mutex>& lock) {
   const bool due = open_ && consumed_ - reported_ >= kReportBytes;
   if (due && request_work()) {
     lock.unlock();
-    on_work_();
+    socket_.on_work(route_, ZmqSideSocket::When::kNow);
     lock.lock();
+  }
+}
+
+void ZmqSide::deliver() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    while (!due()) {
+      wait(lock);
+    }
+    if (stopped_) {
+      return;
+    }
+    if (incoming_.empty()) {
+      const Status reason = reason_;
+      lock.unlock();
+      listener_->on_closed(reason);
+      return;
+    }
+    deliver_frame(lock);
   }
 }
 
