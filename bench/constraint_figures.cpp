@@ -11,6 +11,7 @@
 #include "base/json/json.hpp"
 #include "base/random.hpp"
 #include "bench/figure_spec.hpp"
+#include "bench/times.hpp"
 #include "engines/constraint/constraint.hpp"
 #include "engines/executor/workers.hpp"
 #include "engines/ops/cpu/factory.hpp"
@@ -53,6 +54,7 @@ constexpr std::string_view kText =
 // punctuation, so that it may end several values.
 std::vector<std::string> make_tokens() {
   std::vector<std::string> tokens;
+  tokens.reserve(kVocabulary);
   for (int byte = 0; byte < 256; ++byte) {
     tokens.emplace_back(1, static_cast<char>(byte));
   }
@@ -73,12 +75,8 @@ std::vector<std::string> make_tokens() {
 
 std::shared_ptr<const engines::TokenIndex> index_of(const std::vector<std::string>& tokens) {
   return std::make_shared<const engines::TokenIndex>(kVocabulary, [&](std::int32_t token) {
-    return std::string_view(tokens[static_cast<std::size_t>(token)]);
+    return std::string_view{tokens[static_cast<std::size_t>(token)]};
   });
-}
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 Result<std::shared_ptr<const Constraint>> make_constraint() {
@@ -109,8 +107,8 @@ Result<double> masks_per_second(BenchModel& bench) {
   std::int64_t masks = 0;
   const auto measure = [&](const ConstraintState& state) {
     const auto start = std::chrono::steady_clock::now();
-    const Status made = state.mask(ends, words);
-    const double took = seconds_since(start);
+    Status made = state.mask(ends, words);
+    const double took = elapsed_seconds(start);
     slowest = std::max(slowest, took);
     computing += took;
     ++masks;
@@ -121,7 +119,7 @@ Result<double> masks_per_second(BenchModel& bench) {
                    {"mean first mask, ms", 1e3 * computing / static_cast<double>(masks)}};
   slowest = computing = 0.0;
   masks = 0;
-  for (const auto start = std::chrono::steady_clock::now(); seconds_since(start) < kSeconds;) {
+  for (const auto start = std::chrono::steady_clock::now(); elapsed_seconds(start) < kSeconds;) {
     TIDEMILL_RETURN_IF_ERROR(along_text(constraint, measure));
   }
   bench.notes().push_back({"slowest later mask, ms", 1e3 * slowest});
@@ -139,7 +137,7 @@ Result<double> sampled_rows(Ops& ops, Matrix logits, const std::vector<Constrain
   const std::int32_t ends[] = {kVocabulary - 1};
   std::int64_t sampled = 0;
   const auto start = std::chrono::steady_clock::now();
-  for (std::size_t round = 0; seconds_since(start) < kSeconds; ++round) {
+  for (std::size_t round = 0; elapsed_seconds(start) < kSeconds; ++round) {
     for (std::size_t row = 0; row < requests.size(); ++row) {
       ++requests[row].key.position;
       if (!states.empty()) {
@@ -155,7 +153,7 @@ Result<double> sampled_rows(Ops& ops, Matrix logits, const std::vector<Constrain
     }
     sampled += kRows;
   }
-  return static_cast<double>(sampled) / seconds_since(start);
+  return static_cast<double>(sampled) / elapsed_seconds(start);
 }
 
 Result<double> sample_masked(BenchModel& bench) {

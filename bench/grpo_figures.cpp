@@ -6,6 +6,7 @@
 #include "bench/grpo_run.hpp"
 #include "bench/memory_notes.hpp"
 #include "bench/step_cost.hpp"
+#include "bench/times.hpp"
 
 namespace tidemill::bench {
 namespace {
@@ -17,11 +18,6 @@ constexpr GrpoShape kShort;
 constexpr GrpoShape kLong{4, 8, 64, 256};
 constexpr const char* kLongPreset = "qwen3-0.6b";
 constexpr std::int64_t kLongSteps = 3;
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
 
 // The files of presets are in f32, so that both types start from the same ones.
 Result<GrpoRun> short_run(BenchModel& bench, DType compute, std::int64_t steps) {

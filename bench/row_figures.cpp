@@ -27,7 +27,8 @@
 #include "actors/stream/spawn.hpp"
 #include "base/check.hpp"
 #include "base/random.hpp"
-#include "bench/forked_process.hpp"
+#include "bench/times.hpp"
+#include "bench/two_processes.hpp"
 #include "transport/peer_link.hpp"
 #include "transport/shm/shm_connection.hpp"
 #include "workflows/actor_system.hpp"
@@ -44,7 +45,6 @@ constexpr const char* kPutGet = "store_putget";
 constexpr const char* kRagged = "store_putget_ragged";
 
 constexpr const char* kConsumer = "consumer";
-constexpr std::uint64_t kRun = 1;
 constexpr std::uint32_t kOwner = 0;
 constexpr std::uint32_t kProcess = 1;
 constexpr std::uint32_t kGroupSize = 8;
@@ -66,11 +66,6 @@ struct Shared {
 
 std::int64_t now_ns() {
   return SteadyClock::now().time_since_epoch() / std::chrono::nanoseconds(1);
-}
-
-double at(std::vector<double> values, double share) {
-  std::ranges::sort(values);
-  return values[static_cast<std::size_t>(share * static_cast<double>(values.size() - 1))];
 }
 
 std::uint64_t sum_of(std::span<const std::byte> bytes) {
@@ -129,14 +124,6 @@ caf::behavior consume(caf::event_based_actor* self, const actors::StreamConsumer
   }};
 }
 
-transport::PeerLinkOptions link_from(std::uint32_t self, std::uint32_t peer) {
-  transport::PeerLinkOptions link;
-  link.session.run = kRun;
-  link.session.self = self;
-  link.session.peer = peer;
-  return link;
-}
-
 // Runs a consumer, as a worker process does, until the process is killed.
 void run_consumer(const std::filesystem::path& socket, Shared& shared) {
   const SystemClock clock;
@@ -156,7 +143,7 @@ void run_consumer(const std::filesystem::path& socket, Shared& shared) {
   deps.on_end = [](const std::string& /*reason*/) {};
   const actors::WorkerHostActor host =
       actors::spawn_worker_host(actor_system.system(), std::move(deps));
-  transport::PeerLinkOptions link = link_from(kProcess, kOwner);
+  transport::PeerLinkOptions link = link_options(kProcess, kOwner);
   link.connector = connector.get();
   port->open(links.links(), link, caf::actor_cast<caf::strong_actor_ptr>(host));
   while (true) {
@@ -223,7 +210,7 @@ public:
         transport::listen_shm(socket_, [this](std::unique_ptr<transport::Connection> connection) {
           links_.links().accept(std::move(connection));
         }));
-    port_->open(links_.links(), link_from(kOwner, kProcess),
+    port_->open(links_.links(), link_options(kOwner, kProcess),
                 caf::actor_cast<caf::strong_actor_ptr>(gate_));
     worker_ = actors::spawn_remote_worker(system, gate_, {kConsumer, kConsumer, 0});
     return {};
@@ -292,12 +279,15 @@ Status wait_for(const std::atomic<std::uint64_t>& count, std::uint64_t wanted) {
 
 // -- figures --------------------------------------------------------------------------------------
 
-// Passes rows once. Returns how many bytes they have.
+// Passes whole groups of at least so many rows. Returns how many bytes they have. If `verify`,
+// checks that the consumer has read these bytes.
 Result<std::uint64_t> pass_rows(Owner& owner, Shared& shared, std::uint64_t rows, bool ragged,
-                                RandomStream& random) {
+                                RandomStream& random, bool verify) {
   std::uint64_t bytes = 0;
-  const std::uint64_t before = shared.rows.load();
+  std::uint64_t sum = shared.sum.load();
+  std::uint64_t wanted = shared.rows.load();
   for (std::uint64_t row = 0; row < rows; row += kGroupSize) {
+    wanted += kGroupSize;
     owner.put([&] {
       constexpr std::uint64_t kStep = 1 << 10;
       const auto draw = [&] {
@@ -306,11 +296,13 @@ Result<std::uint64_t> pass_rows(Owner& owner, Shared& shared, std::uint64_t rows
       auto cells = make_cells(draw(), draw());
       for (const storage::ColumnValue& cell : cells) {
         bytes += cell.value.size_bytes();
+        sum += verify ? sum_of(cell.value.bytes()) : 0;
       }
       return cells;
     });
   }
-  TIDEMILL_RETURN_IF_ERROR(wait_for(shared.rows, before + rows));
+  TIDEMILL_RETURN_IF_ERROR(wait_for(shared.rows, wanted));
+  TIDEMILL_CHECK(!verify || shared.sum.load() == sum) << "the consumer has read other bytes";
   return bytes;
 }
 
@@ -325,7 +317,7 @@ double time_copy(std::uint64_t bytes, std::uint64_t repetitions) {
     seconds.push_back(elapsed_seconds(start));
     TIDEMILL_CHECK(sum != 0);
   }
-  return at(seconds, 0.5);
+  return median(seconds);
 }
 
 Result<RowFigure> measure_putget(const RowMeasure& how, Owner& owner, Shared& shared, bool ragged) {
@@ -335,12 +327,14 @@ Result<RowFigure> measure_putget(const RowMeasure& how, Owner& owner, Shared& sh
   std::vector<double> seconds;
   for (std::uint64_t i = 0; i <= how.repetitions; ++i) {
     const auto start = SteadyClock::now();
-    TIDEMILL_ASSIGN_OR_RETURN(figure.bytes, pass_rows(owner, shared, how.rows, ragged, random));
-    if (i > 0) {
+    const bool warms_up = i == 0;
+    TIDEMILL_ASSIGN_OR_RETURN(figure.bytes,
+                              pass_rows(owner, shared, how.rows, ragged, random, warms_up));
+    if (!warms_up) {
       seconds.push_back(elapsed_seconds(start));
     }
   }
-  figure.seconds = at(seconds, 0.5);
+  figure.seconds = median(seconds);
   figure.copy_seconds = time_copy(figure.bytes, how.repetitions);
   return figure;
 }
@@ -358,7 +352,7 @@ std::vector<double> time_futex(Shared& shared, std::uint64_t wakes) {
     }
   });
   std::vector<double> us;
-  for (std::uint64_t i = 0; i < wakes; ++i) {
+  for (std::uint64_t i = 0; i < wakes && sleeper.started(); ++i) {
     std::this_thread::sleep_for(kSettle);
     shared.wake_ns[i] = now_ns();
     ++shared.word;
@@ -378,8 +372,9 @@ Result<RowFigure> measure_wake(const RowMeasure& how, Owner& owner, Shared& shar
   figure.name = kWake;
   constexpr std::uint64_t kShortCell = 8;
   shared.wakes = 0;
+  const std::uint64_t total = how.wakes + how.wakes / 10;
   std::vector<double> us;
-  for (std::uint64_t i = 0; i < how.wakes + how.wakes / 10; ++i) {
+  for (std::uint64_t i = 0; i < total; ++i) {
     std::this_thread::sleep_for(kSettle);
     owner.put([] { return make_cells(kShortCell, kShortCell); });
     TIDEMILL_RETURN_IF_ERROR(wait_for(shared.wakes, i + 1));
@@ -387,10 +382,12 @@ Result<RowFigure> measure_wake(const RowMeasure& how, Owner& owner, Shared& shar
       us.push_back(static_cast<double>(shared.wake_ns[i]) * 1e-3);
     }
   }
-  figure.wake_p50_us = at(us, 0.5);
-  figure.wake_p99_us = at(us, 0.99);
-  figure.futex_p50_us = at(futex, 0.5);
-  figure.futex_p99_us = at(futex, 0.99);
+  // The next figure counts the rows and the bytes that are read from here on.
+  TIDEMILL_RETURN_IF_ERROR(wait_for(shared.rows, total * kGroupSize));
+  figure.wake_p50_us = quantile_of_unsorted(us, 0.5);
+  figure.wake_p99_us = quantile_of_unsorted(us, 0.99);
+  figure.futex_p50_us = quantile_of_unsorted(futex, 0.5);
+  figure.futex_p99_us = quantile_of_unsorted(futex, 0.99);
   return figure;
 }
 

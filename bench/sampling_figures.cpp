@@ -7,6 +7,7 @@
 
 #include "base/random.hpp"
 #include "bench/figure_spec.hpp"
+#include "bench/times.hpp"
 #include "engines/executor/workers.hpp"
 #include "engines/ops/cpu/factory.hpp"
 
@@ -33,10 +34,6 @@ std::vector<float> ranked_logits(std::int64_t rows, std::int64_t vocabulary) {
   return logits;
 }
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 Result<double> rows_per_second(Ops& ops, std::int64_t rows, std::int64_t vocabulary,
                                Filter filter) {
   TIDEMILL_ASSIGN_OR_RETURN(const DeviceBlock block, ops.memory().allocate(rows * vocabulary * 4));
@@ -51,14 +48,14 @@ Result<double> rows_per_second(Ops& ops, std::int64_t rows, std::int64_t vocabul
   TIDEMILL_RETURN_IF_ERROR(ops.sample(logits, requests).status());  // grows buffers
   std::int64_t sampled = 0;
   const auto start = std::chrono::steady_clock::now();
-  while (seconds_since(start) < kSeconds) {
+  while (elapsed_seconds(start) < kSeconds) {
     for (engines::SampleRequest& request : requests) {
       ++request.key.position;
     }
     TIDEMILL_RETURN_IF_ERROR(ops.sample(logits, requests).status());
     sampled += rows;
   }
-  return static_cast<double>(sampled) / seconds_since(start);
+  return static_cast<double>(sampled) / elapsed_seconds(start);
 }
 
 template <std::int64_t kRows, std::int64_t kVocabulary, Filter kFilter>

@@ -12,6 +12,7 @@
 #include "base/check.hpp"
 #include "base/clock.hpp"
 #include "base/random.hpp"
+#include "bench/times.hpp"
 #include "storage/stream/stream_index.hpp"
 
 namespace tidemill::bench {
@@ -196,11 +197,6 @@ private:
   storage::Settlement settlement_;
   storage::StreamEffects effects_;
 };
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
 
 double measure_one(const StoreSize& size, StoreOrder order, const StoreMeasure& how) {
   MeasuredStore store(size.live_rows, order);

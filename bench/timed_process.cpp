@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "bench/peak_memory.hpp"
+#include "bench/times.hpp"
 
 namespace tidemill::bench {
 namespace {
@@ -22,10 +23,6 @@ using SteadyClock = std::chrono::steady_clock;
 
 constexpr int kPollMs = 50;
 constexpr const char* kErrorFile = "said";
-
-double seconds_since(SteadyClock::time_point start) {
-  return std::chrono::duration<double>(SteadyClock::now() - start).count();
-}
 
 std::string last_line(const std::filesystem::path& path) {
   std::ifstream file(path);
@@ -120,7 +117,7 @@ Result<TimedProcess> run_timed(const std::vector<std::string>& command,
   for (bool open = true; open;) {
     pollfd waited{child.output(), POLLIN, 0};
     const int ready = ::poll(&waited, 1, kPollMs);
-    const double now = seconds_since(start);
+    const double now = elapsed_seconds(start);
     process.peak_bytes = std::max(process.peak_bytes, peak_memory_bytes(child.pid()));
     if (now > deadline) {
       return Status(Errc::kUnavailable, command[0] + ": not done after " +

@@ -31,7 +31,10 @@ public:
                      ->type_name("N")
                      ->capture_default_str();
     launcher::accept_integers(*size, {1, 1 << 20});
-    app.add_option("--figure", how_.figure, "Measures only this figure")->type_name("F");
+    auto* figure =
+        app.add_option("--figure", how_.figures, "Measure only this figure; may be repeated")
+            ->allow_extra_args(false);
+    launcher::accept_names(*figure, transport_figures());
   }
 
   [[nodiscard]] Status run(launcher::Session& session) override {

@@ -8,7 +8,6 @@
 #include <chrono>
 #include <climits>
 #include <condition_variable>
-#include <csignal>
 #include <filesystem>
 #include <functional>
 #include <linux/futex.h>
@@ -17,7 +16,6 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 #include <utility>
 
@@ -25,6 +23,7 @@
 
 #include "base/check.hpp"
 #include "base/files/unique_fd.hpp"
+#include "bench/two_processes.hpp"
 #include "transport/peer_link.hpp"
 #include "transport/shm/shm_connection.hpp"
 #include "transport/zmq/zmq_connection.hpp"
@@ -33,30 +32,6 @@ namespace tidemill::bench {
 namespace {
 
 using SteadyClock = std::chrono::steady_clock;
-
-// A child process that is killed at the end.
-class EchoProcess {
-public:
-  // Runs `work` in a child.
-  explicit EchoProcess(const std::function<void()>& work) : pid_(::fork()) {
-    if (pid_ == 0) {
-      work();
-      ::_exit(0);
-    }
-  }
-  EchoProcess(const EchoProcess&) = delete;
-  EchoProcess& operator=(const EchoProcess&) = delete;
-  ~EchoProcess() {
-    if (pid_ > 0) {
-      ::kill(pid_, SIGKILL);
-      ::waitpid(pid_, nullptr, 0);
-    }
-  }
-  [[nodiscard]] bool started() const { return pid_ > 0; }
-
-private:
-  pid_t pid_;
-};
 
 struct Times {
   std::vector<double> us;
@@ -120,7 +95,7 @@ Result<Times> time_words(const TransportMeasure& how, bool spin) {
     return Status(Errc::kUnavailable, "cannot share memory");
   }
   auto& words = *new (memory) SharedWords();
-  const EchoProcess echo([&words, spin] {
+  const ForkedProcess echo([&words, spin] {
     for (std::uint32_t seen = 0;;) {
       seen = wait_change(words.ping, seen, spin);
       words.pong.store(seen, std::memory_order_release);
@@ -148,7 +123,7 @@ Result<Times> time_socket(const TransportMeasure& how) {
   const UniqueFd ours(ends[0]);
   const UniqueFd theirs(ends[1]);
   std::vector<std::byte> bytes(how.body_bytes);
-  const EchoProcess echo([&] {
+  const ForkedProcess echo([&] {
     while (::read(theirs.get(), bytes.data(), bytes.size()) > 0) {
       TIDEMILL_CHECK(::write(theirs.get(), bytes.data(), bytes.size()) > 0);
     }
@@ -162,7 +137,7 @@ Result<Times> time_socket(const TransportMeasure& how) {
 // Sends and receives whole messages with sockets of ZeroMQ, as the connections do, but with one
 // thread in each process and nothing around it. Requires that `endpoint` is not used.
 Result<Times> time_zmq(const TransportMeasure& how, const std::string& endpoint) {
-  const EchoProcess echo([&] {
+  const ForkedProcess echo([&] {
     zmq::context_t context;
     zmq::socket_t socket(context, zmq::socket_type::dealer);
     socket.connect(endpoint);
@@ -196,14 +171,6 @@ Result<Times> time_zmq(const TransportMeasure& how, const std::string& endpoint)
 // -- links ----------------------------------------------------------------------------------------
 
 constexpr std::uint16_t kEchoKind = 100;
-
-transport::PeerLinkOptions link_options(std::uint32_t self, std::uint32_t peer) {
-  transport::PeerLinkOptions options;
-  options.session.run = 1;
-  options.session.self = self;
-  options.session.peer = peer;
-  return options;
-}
 
 // Replies to every message with its own body.
 class Echo final : public transport::PeerLinkListener {
@@ -323,7 +290,7 @@ void echo_forever(const Backend& backend) {
 
 Result<std::pair<Times, double>> time_link(const TransportMeasure& how, const Backend& backend,
                                            std::uint64_t in_flight) {
-  const EchoProcess process([&] { echo_forever(backend); });  // before any thread of ours
+  const ForkedProcess process([&] { echo_forever(backend); });  // before any thread of ours
   if (!process.started()) {
     return Status(Errc::kUnavailable, "cannot start a process");
   }
@@ -411,21 +378,26 @@ std::vector<FigurePlan> figure_plans(const std::filesystem::path& folder) {
 
 }  // namespace
 
+std::vector<std::string> transport_figures() {
+  std::vector<std::string> names;
+  for (FigurePlan& plan : figure_plans({})) {
+    names.push_back(std::move(plan.name));
+  }
+  return names;
+}
+
 Result<std::vector<TransportFigure>> measure_transport(const TransportMeasure& how) {
   const std::filesystem::path folder =
       std::filesystem::temp_directory_path() / ("tidemill-bench-" + std::to_string(::getpid()));
   std::filesystem::create_directory(folder);
   std::vector<TransportFigure> figures;
   for (const FigurePlan& plan : figure_plans(folder)) {
-    if (how.figure.empty() || how.figure == plan.name) {
+    if (how.figures.empty() || std::ranges::count(how.figures, plan.name) > 0) {
       TIDEMILL_ASSIGN_OR_RETURN(TransportFigure figure, measure_figure(how, plan));
       figures.push_back(std::move(figure));
     }
   }
   std::filesystem::remove_all(folder);
-  if (figures.empty()) {
-    return invalid_argument("there is no figure " + how.figure);
-  }
   return figures;
 }
 

@@ -14,7 +14,7 @@ namespace tidemill::bench {
 struct TransportMeasure {
   std::uint64_t round_trips = 20'000;  // of each figure, after a tenth as many to warm up
   std::uint64_t body_bytes = 64;
-  std::string figure;  // only this one; all if empty
+  std::vector<std::string> figures = {};  // names, as `transport_figures` returns them; empty: all
 };
 
 /// The times of round trips over what a transport is built on, without the transport.
@@ -35,9 +35,11 @@ struct TransportFigure {
   double per_second = 0.0;  // round trips
 };
 
-/// Measures all figures. Starts processes by forking, so the caller must have no other thread.
-/// Errors: `kInvalidArgument` if there is no such figure; `kUnavailable` if a process or a socket
-/// cannot be made.
+/// Returns the names of all figures.
+[[nodiscard]] std::vector<std::string> transport_figures();
+
+/// Measures figures. Starts processes by forking, so the caller must have no other thread.
+/// Errors: `kUnavailable` if a process or a socket cannot be made.
 [[nodiscard]] Result<std::vector<TransportFigure>> measure_transport(const TransportMeasure& how);
 
 }  // namespace tidemill::bench

@@ -14,7 +14,7 @@
 
 #include "base/check.hpp"
 #include "base/files/unique_fd.hpp"
-#include "bench/forked_process.hpp"
+#include "bench/times.hpp"
 #include "transport/segments/segment_pool.hpp"
 #include "transport/segments/segment_reader.hpp"
 #include "transport/segments/segment_server.hpp"
@@ -23,11 +23,6 @@ namespace tidemill::bench {
 namespace {
 
 using SteadyClock = std::chrono::steady_clock;
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
 
 transport::SegmentReaderOptions reader_options(const std::filesystem::path& path,
                                                std::uint32_t number) {

@@ -12,12 +12,12 @@ processes, and come back to this one: kv_batch_put, kv_batch_get, SimpleStorage.
 another process, and are acked (`tidemill-bench store --figure store_putget`). The sides alternate,
 and each one's median counts.
 """
-import argparse
 import json
 import random
 import statistics
-import subprocess
 import time
+
+from compare_store import measure, parse_arguments
 
 TARGET = 20.0
 NUM_COLUMNS = 9
@@ -71,16 +71,12 @@ class Peer:
 
 
 def our_rate(program: str, figure: str) -> float:
-    command = [program, "store", "--figure", figure, "--repetitions", "3", "--json"]
-    line = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    line = measure(program, figure, 3)
     return line["bytes"] / line["seconds"]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tidemill", required=True, metavar="PROGRAM", help="tidemill-bench")
-    parser.add_argument("--rounds", type=int, default=5)
-    args = parser.parse_args()
+    args = parse_arguments(__doc__)
     peer = Peer()
     for figure, ragged in (("store_putget", False), ("store_putget_ragged", True)):
         peer.rate(1024, ragged)

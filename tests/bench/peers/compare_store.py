@@ -59,24 +59,28 @@ class Peer:
         return seconds
 
 
-def our_seconds(program: str, figure: str, rows: int) -> float:
-    command = [program, "store", "--figure", figure, "--repetitions", "15", "--json"]
-    line = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    return line["row_ns"] * 1e-9 * rows
+def measure(program: str, figure: str, repetitions: int) -> dict:
+    """Returns what `tidemill-bench store` prints about a figure."""
+    command = [program, "store", "--figure", figure, "--repetitions", str(repetitions), "--json"]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def parse_arguments(description: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    parser.add_argument("--tidemill", required=True, metavar="PROGRAM", help="tidemill-bench")
+    parser.add_argument("--rounds", type=int, default=5)
+    return parser.parse_args()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tidemill", required=True, metavar="PROGRAM", help="tidemill-bench")
-    parser.add_argument("--rounds", type=int, default=5)
-    args = parser.parse_args()
+    args = parse_arguments(__doc__)
     peer = Peer()
     for figure, (rows, target) in FIGURES.items():
         peer.seconds(rows)
         ours = []
         theirs = []
         for _ in range(args.rounds):
-            ours.append(our_seconds(args.tidemill, figure, rows))
+            ours.append(measure(args.tidemill, figure, 15)["row_ns"] * 1e-9 * rows)
             theirs.append(statistics.median(peer.seconds(rows) for _ in range(3)))
         row = {"figure": figure, "rows": rows, "ms": statistics.median(ours) * 1e3, "peer": "TransferQueue",
                "peer_ms": statistics.median(theirs) * 1e3, "ratio": statistics.median(theirs) / statistics.median(ours),

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The other process of a figure.
+// The other process of a figure, and the link to it.
 #pragma once
 
-#include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "transport/peer_link.hpp"
 
 namespace tidemill::bench {
 
@@ -34,8 +36,15 @@ private:
   pid_t pid_;
 };
 
-[[nodiscard]] inline double elapsed_seconds(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+/// Returns the options of the link from the process `self` to the process `peer`, which opens the
+/// connection unless a connector is added.
+[[nodiscard]] inline transport::PeerLinkOptions link_options(std::uint32_t self,
+                                                             std::uint32_t peer) {
+  transport::PeerLinkOptions options;
+  options.session.run = 1;
+  options.session.self = self;
+  options.session.peer = peer;
+  return options;
 }
 
 }  // namespace tidemill::bench
