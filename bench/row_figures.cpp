@@ -22,14 +22,19 @@
 #include <caf/all.hpp>
 
 #include "actors/atoms.hpp"
+#include "actors/remote/segment_buffers.hpp"
 #include "actors/remote/spawn.hpp"
 #include "actors/stream/sample_columns.hpp"
 #include "actors/stream/spawn.hpp"
+#include "base/buffer_allocator.hpp"
 #include "base/check.hpp"
 #include "base/random.hpp"
 #include "bench/times.hpp"
 #include "bench/two_processes.hpp"
 #include "transport/peer_link.hpp"
+#include "transport/segments/segment_pool.hpp"
+#include "transport/segments/segment_reader.hpp"
+#include "transport/segments/segment_server.hpp"
 #include "transport/shm/shm_connection.hpp"
 #include "workflows/actor_system.hpp"
 
@@ -82,6 +87,14 @@ std::uint64_t sum_of(std::span<const std::byte> bytes) {
   return sum;
 }
 
+// The sockets of the messages and of the memory of rows.
+std::filesystem::path messages_in(const std::filesystem::path& folder) {
+  return folder / "shm";
+}
+std::filesystem::path rows_in(const std::filesystem::path& folder) {
+  return folder / "rows";
+}
+
 // -- the consumer ---------------------------------------------------------------------------------
 
 // Leases rows of the task `train`, reads all of their cells, and acks them.
@@ -124,15 +137,28 @@ caf::behavior consume(caf::event_based_actor* self, const actors::StreamConsumer
   }};
 }
 
+// Connects to the memory of rows, as a worker process does.
+Result<std::shared_ptr<actors::BufferResolver>> open_row_memory(
+    const actors::SegmentAddress& segments) {
+  transport::SegmentReaderOptions options;
+  options.path = segments.socket;
+  options.reader = segments.reader;
+  options.token = segments.token;
+  TIDEMILL_ASSIGN_OR_RETURN(std::shared_ptr<transport::SegmentReader> reader,
+                            transport::SegmentReader::connect(options));
+  return actors::make_segment_resolver(std::move(reader));
+}
+
 // Runs a consumer, as a worker process does, until the process is killed.
-void run_consumer(const std::filesystem::path& socket, Shared& shared) {
+void run_consumer(const std::filesystem::path& folder, Shared& shared) {
   const SystemClock clock;
-  const std::unique_ptr<transport::Connector> connector = transport::make_shm_connector(socket);
+  const std::unique_ptr<transport::Connector> connector =
+      transport::make_shm_connector(messages_in(folder));
   transport::PeerLinkThread links;
   workflows::ActorSystem actor_system;
   const auto port = std::make_shared<actors::PeerPort>(clock);
   const actors::StreamConsumerActor stream =
-      actors::spawn_stream_proxy(actor_system.system(), port);
+      actors::spawn_stream_proxy(actor_system.system(), port, open_row_memory);
   actors::WorkerHostDeps deps;
   deps.port = port;
   deps.make_worker = [&](const std::string& kind,
@@ -153,30 +179,50 @@ void run_consumer(const std::filesystem::path& socket, Shared& shared) {
 
 // -- the producer ---------------------------------------------------------------------------------
 
+// The memory from which cells are lent: room for the rows of two repetitions.
+transport::SegmentPoolOptions pool_options() {
+  transport::SegmentPoolOptions options;
+  options.pool = 1;
+  options.max_bytes = std::uint64_t{1} << 30U;
+  options.max_free_bytes = options.max_bytes;
+  return options;
+}
+
+// Returns a cell of about `bytes` bytes in `memory`, of which `fill` writes each element.
+template <class T, class Fill>
+storage::ColumnValue make_cell_in(BufferAllocator& memory, SampleColumn column, std::uint64_t bytes,
+                                  DType dtype, Fill fill) {
+  auto made = memory.allocate_unwritten(bytes / sizeof(T) * sizeof(T), dtype);
+  TIDEMILL_CHECK(made.ok()) << made.status().to_string();
+  const std::span<std::byte> written = made.value().bytes;
+  fill(std::span<T>(reinterpret_cast<T*>(written.data()), written.size() / sizeof(T)));
+  return {{static_cast<std::uint32_t>(column)}, std::move(made.value().buffer)};
+}
+
 // Nine columns with cells of these bytes, whose every byte it writes, and three short ones.
-std::vector<storage::ColumnValue> make_cells(std::uint64_t bytes, std::uint64_t ragged_bytes) {
-  const auto ints = [](std::uint64_t size) {
-    std::vector<std::int32_t> values(size / sizeof(std::int32_t));
-    std::iota(values.begin(), values.end(), 0);
-    return values;
+std::vector<storage::ColumnValue> make_cells(BufferAllocator& memory, std::uint64_t bytes,
+                                             std::uint64_t ragged_bytes) {
+  const auto ints = [&memory](SampleColumn column, std::uint64_t size) {
+    return make_cell_in<std::int32_t>(memory, column, size, DType::kI32, [](auto values) {
+      std::iota(values.begin(), values.end(), 0);
+    });
   };
-  const auto floats = [](std::uint64_t size) {
-    return std::vector<float>(size / sizeof(float), 0.5F);
+  const auto filled = [&memory]<class T>(SampleColumn column, std::uint64_t size, DType dtype,
+                                         T value) {
+    return make_cell_in<T>(memory, column, size, dtype,
+                           [value](auto values) { std::ranges::fill(values, value); });
   };
-  const std::string text(ragged_bytes, 'x');
   using enum SampleColumn;
   std::vector<storage::ColumnValue> cells;
-  cells.push_back(actors::make_cell(kPromptIds, ints(ragged_bytes)));
-  cells.push_back(actors::make_text_cell(kPrompt, text));
-  cells.push_back(actors::make_text_cell(kReferenceAnswer, text));
-  cells.push_back(actors::make_cell(kResponseIds, ints(bytes)));
+  cells.push_back(ints(kPromptIds, ragged_bytes));
+  cells.push_back(filled(kPrompt, ragged_bytes, DType::kU8, 'x'));
+  cells.push_back(filled(kReferenceAnswer, ragged_bytes, DType::kU8, 'x'));
+  cells.push_back(ints(kResponseIds, bytes));
   for (const SampleColumn column :
        {kBehaviorLogprobs, kReferenceLogprobs, kValues, kTokenAdvantages}) {
-    cells.push_back(actors::make_cell(column, floats(bytes)));
+    cells.push_back(filled(column, bytes, DType::kF32, 0.5F));
   }
-  std::vector<double> rewards(ragged_bytes / sizeof(double), 1.0);
-  cells.push_back(
-      {{static_cast<std::uint32_t>(kReward)}, Buffer::adopt(std::move(rewards), DType::kU8)});
+  cells.push_back(filled(kReward, ragged_bytes, DType::kU8, 1.0));
   const engines::VersionSpan version{{}, static_cast<std::uint32_t>(bytes / sizeof(float))};
   cells.push_back(actors::make_versions_cell({&version, 1}));
   cells.push_back(actors::make_cell(kFinish, std::vector<std::uint8_t>{0}));
@@ -187,7 +233,10 @@ std::vector<storage::ColumnValue> make_cells(std::uint64_t bytes, std::uint64_t 
 // The process of the stream, as far as rows need it.
 class Owner {
 public:
-  explicit Owner(const std::filesystem::path& socket) : socket_(socket) {}
+  explicit Owner(const std::filesystem::path& folder)
+      : folder_(folder),
+        pool_(pool_options()),
+        copies_(std::make_shared<actors::SegmentCopies>(pool_)) {}
 
   Status open() {
     caf::actor_system& system = actors_.system();
@@ -204,12 +253,19 @@ public:
     gate.process = "the consumer";
     gate.port = port_;
     gate.stream = caf::actor_cast<actors::StreamConsumerActor>(stream_);
+    transport::SegmentServerOptions server;
+    server.path = rows_in(folder_);
+    TIDEMILL_ASSIGN_OR_RETURN(server_, transport::SegmentServer::listen(pool_, std::move(server)));
+    const transport::SegmentReaderGrant grant{kProcess, {}, pool_.max_bytes()};
+    TIDEMILL_RETURN_IF_ERROR(pool_.add_reader(grant));
+    gate.rows.lender = actors::make_segment_lender(copies_, kProcess);
+    gate.rows.segments = {rows_in(folder_).string(), kProcess, grant.token};
     gate_ = actors::spawn_worker_gate(system, std::move(gate));
     TIDEMILL_ASSIGN_OR_RETURN(
-        acceptor_,
-        transport::listen_shm(socket_, [this](std::unique_ptr<transport::Connection> connection) {
-          links_.links().accept(std::move(connection));
-        }));
+        acceptor_, transport::listen_shm(messages_in(folder_),
+                                         [this](std::unique_ptr<transport::Connection> connection) {
+                                           links_.links().accept(std::move(connection));
+                                         }));
     port_->open(links_.links(), link_options(kOwner, kProcess),
                 caf::actor_cast<caf::strong_actor_ptr>(gate_));
     worker_ = actors::spawn_remote_worker(system, gate_, {kConsumer, kConsumer, 0});
@@ -229,30 +285,50 @@ public:
     }
   }
 
+  // Where cells are made.
+  BufferAllocator& memory() { return pool_; }
+
   // Puts a group of rows that `make` makes.
   void put(const std::function<std::vector<storage::ColumnValue>()>& make) {
     actors::NewGroup group;
     group.draw = groups_;
-    const std::int64_t begin = now_ns();
     for (std::uint32_t i = 0; i < kGroupSize; ++i) {
       actors::NewRow row;
       row.row.id = {groups_ * kGroupSize + i};
       row.row.group = {groups_};
       row.row.index_in_group = i;
       row.row.group_size = kGroupSize;
-      row.row.data_position = static_cast<std::uint64_t>(begin);
       row.columns = make();
       group.rows.push_back(std::move(row));
     }
     ++groups_;
+    const std::int64_t begin = now_ns();
+    for (actors::NewRow& row : group.rows) {
+      row.row.data_position = static_cast<std::uint64_t>(begin);
+    }
+    ask(atom::put_v, std::move(group));
+  }
+  // Removes the rows that were read. The stream would keep them for its other tasks.
+  void remove_rows() {
+    for (; removed_groups_ < groups_; ++removed_groups_) {
+      ask(atom::retire_v,
+          actors::GroupVerdict{{removed_groups_}, {storage::VerdictKind::kFilter, "read"}});
+    }
+  }
+
+private:
+  template <class Verb, class Message>
+  void ask(Verb verb, Message message) {
     caf::scoped_actor self(actors_.system());
-    self->request(stream_, kPatience, atom::put_v, std::move(group))
+    self->request(stream_, kPatience, verb, std::move(message))
         .receive([](const storage::Settlement&) {},
                  [](const caf::error& error) { TIDEMILL_CHECK(false) << caf::to_string(error); });
   }
 
-private:
-  const std::filesystem::path socket_;
+  const std::filesystem::path folder_;
+  transport::SegmentPool pool_;
+  const std::shared_ptr<actors::SegmentCopies> copies_;
+  std::unique_ptr<transport::SegmentServer> server_;
   SystemClock clock_;
   workflows::ActorSystem actors_;
   transport::PeerLinkThread links_;
@@ -262,7 +338,8 @@ private:
   actors::WorkerGateActor gate_;
   actors::RemoteWorkerActor worker_;
   caf::actor keeper_;
-  std::uint64_t groups_ = 0;
+  std::uint64_t groups_ = 0;          // that were put
+  std::uint64_t removed_groups_ = 0;  // of these, from the first
 };
 
 Status wait_for(const std::atomic<std::uint64_t>& count, std::uint64_t wanted) {
@@ -276,6 +353,27 @@ Status wait_for(const std::atomic<std::uint64_t>& count, std::uint64_t wanted) {
   }
   return {};
 }
+
+// A folder for the sockets, which only this user may enter.
+class SocketFolder {
+public:
+  SocketFolder()
+      : path_(std::filesystem::temp_directory_path() /
+              ("tidemill-bench-" + std::to_string(::getpid()))) {
+    std::filesystem::create_directories(path_);
+    std::filesystem::permissions(path_, std::filesystem::perms::owner_all);
+  }
+  SocketFolder(const SocketFolder&) = delete;
+  SocketFolder& operator=(const SocketFolder&) = delete;
+  ~SocketFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+
+private:
+  std::filesystem::path path_;
+};
 
 // -- figures --------------------------------------------------------------------------------------
 
@@ -293,7 +391,7 @@ Result<std::uint64_t> pass_rows(Owner& owner, Shared& shared, std::uint64_t rows
       const auto draw = [&] {
         return ragged ? kStep * (1 + random.below(2 * kCellBytes / kStep - 1)) : kCellBytes;
       };
-      auto cells = make_cells(draw(), draw());
+      auto cells = make_cells(owner.memory(), draw(), draw());
       for (const storage::ColumnValue& cell : cells) {
         bytes += cell.value.size_bytes();
         sum += verify ? sum_of(cell.value.bytes()) : 0;
@@ -333,6 +431,7 @@ Result<RowFigure> measure_putget(const RowMeasure& how, Owner& owner, Shared& sh
     if (!warms_up) {
       seconds.push_back(elapsed_seconds(start));
     }
+    owner.remove_rows();
   }
   figure.seconds = median(seconds);
   figure.copy_seconds = time_copy(figure.bytes, how.repetitions);
@@ -376,7 +475,7 @@ Result<RowFigure> measure_wake(const RowMeasure& how, Owner& owner, Shared& shar
   std::vector<double> us;
   for (std::uint64_t i = 0; i < total; ++i) {
     std::this_thread::sleep_for(kSettle);
-    owner.put([] { return make_cells(kShortCell, kShortCell); });
+    owner.put([&owner] { return make_cells(owner.memory(), kShortCell, kShortCell); });
     TIDEMILL_RETURN_IF_ERROR(wait_for(shared.wakes, i + 1));
     if (i >= how.wakes / 10) {
       us.push_back(static_cast<double>(shared.wake_ns[i]) * 1e-3);
@@ -384,6 +483,7 @@ Result<RowFigure> measure_wake(const RowMeasure& how, Owner& owner, Shared& shar
   }
   // The next figure counts the rows and the bytes that are read from here on.
   TIDEMILL_RETURN_IF_ERROR(wait_for(shared.rows, total * kGroupSize));
+  owner.remove_rows();
   figure.wake_p50_us = quantile_of_unsorted(us, 0.5);
   figure.wake_p99_us = quantile_of_unsorted(us, 0.99);
   figure.futex_p50_us = quantile_of_unsorted(futex, 0.5);
@@ -407,18 +507,17 @@ Result<std::vector<RowFigure>> measure_rows(const RowMeasure& how) {
     return Status(Errc::kUnavailable, "cannot share memory");
   }
   auto& shared = *new (memory) Shared();
-  const std::filesystem::path socket =
-      std::filesystem::temp_directory_path() / ("tidemill-bench-" + std::to_string(::getpid()));
+  const SocketFolder folder;
   std::vector<double> futex;
   if (wanted(kWake)) {
     futex = time_futex(shared, how.wakes);
   }
   // Before any thread of this process.
-  const ForkedProcess consumer([&] { run_consumer(socket, shared); });
+  const ForkedProcess consumer([&] { run_consumer(folder.path(), shared); });
   if (!consumer.started() || (wanted(kWake) && futex.empty())) {
     return Status(Errc::kUnavailable, "cannot start a process");
   }
-  Owner owner(socket);
+  Owner owner(folder.path());
   TIDEMILL_RETURN_IF_ERROR(owner.open());
   std::vector<RowFigure> figures;
   if (wanted(kWake)) {

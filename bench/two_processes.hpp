@@ -4,6 +4,7 @@
 
 #include <csignal>
 #include <cstdint>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +19,7 @@ public:
   template <class Work>
   explicit ForkedProcess(Work work) : pid_(::fork()) {
     if (pid_ == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // also if this process is killed
       work();
       ::_exit(0);
     }

@@ -34,7 +34,8 @@ public:
   PeerLinkListener& operator=(const PeerLinkListener&) = delete;
   virtual ~PeerLinkListener() = default;
 
-  /// A message has arrived. The receiver calls `PeerLink::release` once it has processed it.
+  /// A message has arrived, which may be late. The receiver calls `PeerLink::release` once it has
+  /// processed it.
   virtual void on_message(const IncomingMessage& message) = 0;
   /// A request gets no reply.
   virtual void on_failure(const FailedRequest& failed) = 0;

@@ -190,7 +190,11 @@ void PeerSession::take_message(const Envelope& frame, TimePoint now) {
     }
     return;
   }
-  IncomingMessage message{frame.kind, frame.sequence, frame.reply_to, std::nullopt, frame.body};
+  IncomingMessage message;
+  message.kind = frame.kind;
+  message.number = frame.sequence;
+  message.reply_to = frame.reply_to;
+  message.body = frame.body;
   if (frame.deadline > Duration::zero()) {
     message.expires =
         frame.deadline < TimePoint::max() - now ? now + frame.deadline : TimePoint::max();
@@ -199,13 +203,13 @@ void PeerSession::take_message(const Envelope& frame, TimePoint now) {
   taken_bytes_ += bytes_of(frame.body);
   if (frame.reply_to != 0) {
     const auto request = requests_.find(frame.reply_to);
-    if (request == requests_.end()) {
+    message.late = request == requests_.end();
+    if (message.late) {
       ++late_replies_;
-      release(message);
-      return;
+    } else {
+      expiries_.erase({request->second, request->first});
+      requests_.erase(request);
     }
-    expiries_.erase({request->second, request->first});
-    requests_.erase(request);
   }
   messages_.push_back(std::move(message));
 }

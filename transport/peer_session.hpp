@@ -89,6 +89,9 @@ struct IncomingMessage {
   std::uint64_t reply_to = 0;  // the number of our request to which this message replies, or 0
   std::optional<TimePoint> expires;  // when the peer stops waiting for a reply
   Buffer body;
+  /// Whether this is a reply to a request that has failed before. It is no result of the request.
+  /// The receiver only returns what the message holds.
+  bool late = false;
 };
 
 /// A request of this side that gets no reply.
@@ -109,7 +112,7 @@ struct PeerSessionCounts {
 /// One side of the messages between two processes.
 ///
 /// Every request gets exactly one reply or failure. A reply that arrives after its request has
-/// failed is dropped.
+/// failed is marked as late.
 ///
 /// The owner calls `advance` at `next_event()` at the latest. After every call it takes frames,
 /// messages and failures, and closes the connection if the session is no longer connected. A

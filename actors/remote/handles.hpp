@@ -24,7 +24,7 @@ using PeerListenerActor = caf::typed_actor<
     caf::reacts_to<atom::closed, std::string>>;
 
 /// STREAM PROXY: the stream of another process, as its consumers here see it.
-using StreamProxyActor = StreamConsumerActor::extend<caf::reacts_to<atom::deliver, PeerMessagePtr>>;
+using StreamProxyActor = StreamConsumerActor::extend_with<PeerListenerActor>;
 
 /// WORKER STARTER: starts workers in another process.
 using WorkerStarterActor = caf::typed_actor<

@@ -56,6 +56,13 @@ void PeerPort::add_receiver(MessageKind first, MessageKind last, caf::strong_act
   receivers_.push_back({first, last, std::move(receiver)});
 }
 
+void PeerPort::set_decoder(MessageKind kind, Decoder decoder) {
+  const std::lock_guard lock(mutex_);
+  if (end_.ok()) {
+    decoders_[kind] = std::make_shared<const Decoder>(std::move(decoder));
+  }
+}
+
 const caf::strong_actor_ptr& PeerPort::receiver_of(MessageKind kind) const {
   const auto found = std::ranges::find_if(receivers_, [kind](const Receiver& receiver) {
     return receiver.first <= kind && kind <= receiver.last;
@@ -127,20 +134,36 @@ void PeerPort::on_message(const transport::IncomingMessage& message) {
   arrived->body = message.body;
   arrived->incoming = message;
   arrived->port = weak_from_this();
-  caf::strong_actor_ptr target;
+  std::shared_ptr<const Decoder> decoder;
   {
     const std::lock_guard lock(mutex_);
-    if (message.reply_to == 0) {
-      target = receiver_of(arrived->kind);
-    } else if (const auto sent = sent_calls_.find(message.reply_to); sent != sent_calls_.end()) {
-      arrived->call = sent->second;
-      const auto caller = callers_.find(sent->second);
-      target = std::move(caller->second);
-      callers_.erase(caller);
-      sent_calls_.erase(sent);
+    if (const auto found = decoders_.find(arrived->kind); found != decoders_.end()) {
+      decoder = found->second;
     }
   }
-  deliver(target, arrived);
+  if (decoder != nullptr) {
+    arrived->content = (*decoder)(message.body);
+  }
+  deliver(take_target(message, *arrived), arrived);
+}
+
+// Returns who gets a message, or null. Its call, if it is a reply to one, has then ended.
+caf::strong_actor_ptr PeerPort::take_target(const transport::IncomingMessage& message,
+                                            PeerMessage& arrived) {
+  const std::lock_guard lock(mutex_);
+  if (message.reply_to == 0) {
+    return receiver_of(arrived.kind);
+  }
+  const auto sent = sent_calls_.find(message.reply_to);
+  if (message.late || sent == sent_calls_.end()) {
+    return nullptr;
+  }
+  arrived.call = sent->second;
+  const auto caller = callers_.find(sent->second);
+  caf::strong_actor_ptr target = std::move(caller->second);
+  callers_.erase(caller);
+  sent_calls_.erase(sent);
+  return target;
 }
 
 void PeerPort::on_failure(const transport::FailedRequest& failed) {
@@ -164,6 +187,7 @@ void PeerPort::on_ended(const Status& reason) {
     return;
   }
   end_ = reason;
+  decoders_.clear();
   waiting_.clear();
   waiting_bytes_ = 0;
   waiting_calls_.clear();

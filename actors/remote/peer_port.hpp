@@ -5,9 +5,11 @@
 // the port passes on what arrives as messages to actors.
 #pragma once
 
+#include <any>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -42,6 +44,7 @@ struct PeerMessage {
   std::uint64_t call = 0;    // the call that has ended with this, or 0
   Status failure;            // why the call has failed; its message then has no content
   Buffer body;
+  std::any content;  // what the decoder of the kind has returned; empty: there is none
 
   std::weak_ptr<PeerPort> port;              // which gets the credit back
   transport::IncomingMessage incoming = {};  // the message that has the credit
@@ -57,6 +60,9 @@ using PeerMessagePtr = std::shared_ptr<const PeerMessage>;
 class PeerPort final : public transport::PeerLinkListener,
                        public std::enable_shared_from_this<PeerPort> {
 public:
+  /// Decodes the body of a message. Called by the threads of the link.
+  using Decoder = std::function<std::any(const Buffer& body)>;
+
   /// How much may wait for room. A peer that lets more wait has its link ended. Units: bytes.
   static constexpr std::uint64_t kMaxWaitingBytes = std::uint64_t{512} << 20U;
 
@@ -73,6 +79,10 @@ public:
   /// `open`. It gets `atom::closed` too. Call it before `open`, or messages that arrive earlier go
   /// to the receiver of `open`.
   void add_receiver(MessageKind first, MessageKind last, caf::strong_actor_ptr receiver);
+  /// Has the port decode all messages of a kind that arrive from now on, before it delivers them.
+  /// It also decodes a reply whose call has failed, and then drops the content. So what a message
+  /// has lent is returned, whether an actor waits for it or not.
+  void set_decoder(MessageKind kind, Decoder decoder);
   /// Closes the link, and returns once it is destroyed. Calls without a reply fail. Not from inside
   /// a call of the link.
   void close(const std::string& reason);
@@ -109,6 +119,8 @@ private:
     caf::strong_actor_ptr actor;
   };
   [[nodiscard]] const caf::strong_actor_ptr& receiver_of(MessageKind kind) const;
+  [[nodiscard]] caf::strong_actor_ptr take_target(const transport::IncomingMessage& message,
+                                                  PeerMessage& arrived);
   void release(const transport::IncomingMessage& message);
   void send(Waiting message, std::unique_lock<std::mutex> lock);
   void send_waiting();
@@ -125,6 +137,7 @@ private:
   bool closed_ = false;                   // that thread has left it
   caf::strong_actor_ptr receiver_;        // of `open`
   std::vector<Receiver> receivers_ = {};  // of `add_receiver`
+  std::map<MessageKind, std::shared_ptr<const Decoder>> decoders_;
   std::deque<Waiting> waiting_;
   std::uint64_t waiting_bytes_ = 0;                              // of their bodies
   std::set<std::pair<TimePoint, std::uint64_t>> waiting_calls_;  // when they fail

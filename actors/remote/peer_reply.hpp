@@ -23,16 +23,22 @@ namespace tidemill::actors {
                      : Status(Errc::kUnavailable, failed.status().message());
 }
 
-/// Returns the content of the reply to a call, which must be of `kind`.
-/// Errors: those of `failure_of`; `kUnavailable` if the reply is no such message.
-template <class Reply>
-[[nodiscard]] Result<Reply> read_reply(MessageKind kind, const PeerMessage& reply) {
+/// Checks that a call has a reply of `kind`.
+/// Errors: those of `failure_of`; `kUnavailable` for another kind.
+[[nodiscard]] inline Status check_reply(MessageKind kind, const PeerMessage& reply) {
   TIDEMILL_RETURN_IF_ERROR(failure_of(reply));
   if (reply.kind != kind) {
-    return Status(Errc::kUnavailable, "a reply of kind " +
-                                          std::to_string(static_cast<int>(reply.kind)) +
-                                          " instead of " + std::to_string(static_cast<int>(kind)));
+    return {Errc::kUnavailable, "a reply of kind " + std::to_string(static_cast<int>(reply.kind)) +
+                                    " instead of " + std::to_string(static_cast<int>(kind))};
   }
+  return {};
+}
+
+/// Returns the content of the reply to a call, which must be of `kind`.
+/// Errors: those of `check_reply`; `kUnavailable` if the reply is no such message.
+template <class Reply>
+[[nodiscard]] Result<Reply> read_reply(MessageKind kind, const PeerMessage& reply) {
+  TIDEMILL_RETURN_IF_ERROR(check_reply(kind, reply));
   auto content = from_wire<Reply>(reply.body);
   if (!content.ok()) {
     return Status(Errc::kUnavailable, content.status().message());

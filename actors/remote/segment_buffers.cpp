@@ -3,14 +3,10 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <string>
 #include <utility>
 
 namespace tidemill::actors {
 namespace {
-
-// Bytes of a type with blocks are read as these numbers.
-constexpr std::size_t kBlockAlignment = alignof(float);
 
 // With fewer entries, the table of copies is not searched for copies that have ended.
 constexpr std::size_t kMinCopies = 64;
@@ -20,36 +16,14 @@ public:
   SegmentLender(std::shared_ptr<SegmentCopies> copies, std::uint32_t reader)
       : copies_(std::move(copies)), reader_(reader) {}
 
-  Result<TensorMap> lend(const TensorMap& tensors) override {
-    TensorMap lent;
-    for (const auto& [name, tensor] : tensors) {
-      if (Status status = add(name, tensor, lent); !status.ok()) {
-        take_back(lent);
-        return status.with_context("tensor " + name);
-      }
-    }
-    return lent;
+  Result<Buffer> lend(const Buffer& buffer) override {
+    TIDEMILL_ASSIGN_OR_RETURN(Buffer shared, copies_->copy_of(buffer));
+    TIDEMILL_RETURN_IF_ERROR(copies_->pool().lend(shared, reader_));
+    return shared;
   }
-
-  void take_back(const TensorMap& lent) override {
-    for (const auto& [name, tensor] : lent) {
-      if (tensor.data.size_bytes() != 0) {
-        copies_->pool().take_back(tensor.data, reader_);
-      }
-    }
-  }
+  void take_back(const Buffer& lent) override { copies_->pool().take_back(lent, reader_); }
 
 private:
-  Status add(const std::string& name, const Tensor& tensor, TensorMap& lent) {
-    Tensor copy{tensor.dtype, tensor.shape, Buffer()};
-    if (tensor.data.size_bytes() != 0) {  // otherwise there is nothing to lend
-      TIDEMILL_ASSIGN_OR_RETURN(copy.data, copies_->copy_of(tensor.data));
-      TIDEMILL_RETURN_IF_ERROR(copies_->pool().lend(copy.data, reader_));
-    }
-    lent.emplace(name, std::move(copy));
-    return {};
-  }
-
   std::shared_ptr<SegmentCopies> copies_;
   std::uint32_t reader_;
 };
@@ -59,23 +33,8 @@ public:
   explicit SegmentResolver(std::shared_ptr<transport::SegmentReader> reader)
       : reader_(std::move(reader)) {}
 
-  Status resolve(TensorMap& tensors) override {
-    Status first;
-    for (auto& entry : tensors) {
-      if (entry.second.data.size_bytes() == 0) {
-        continue;
-      }
-      Result<Buffer> bytes = reader_->resolve(entry.second.data.identity());
-      Status status = bytes.status();
-      if (status.ok()) {
-        entry.second.data = std::move(bytes).value();
-        status = check_alignment(entry);
-      }
-      if (first.ok() && !status.ok()) {
-        first = status.with_context("tensor " + entry.first);
-      }
-    }
-    return first;
+  Result<Buffer> resolve(const BufferIdentity& identity) override {
+    return reader_->resolve(identity);
   }
 
 private:
@@ -110,17 +69,6 @@ Result<Buffer> SegmentCopies::copy_of(const Buffer& buffer) {
 std::uint64_t SegmentCopies::num_copied() const {
   const std::lock_guard lock(mutex_);
   return num_copied_;
-}
-
-Status check_alignment(const TensorMap::value_type& tensor) {
-  const DType dtype = tensor.second.dtype;
-  const std::size_t alignment =
-      dtype_block_elements(dtype) == 1 ? dtype_bytes(dtype) : kBlockAlignment;
-  const auto address = reinterpret_cast<std::uintptr_t>(tensor.second.data.bytes().data());
-  if (address % alignment != 0) {
-    return corrupt_data("the bytes are not aligned for " + std::string(dtype_name(dtype)));
-  }
-  return {};
 }
 
 std::shared_ptr<BufferLender> make_segment_lender(std::shared_ptr<SegmentCopies> copies,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors that cross between the processes of a host in segments of shared memory.
+// Buffers that cross between the processes of a host in segments of shared memory.
 #pragma once
 
 #include <cstddef>
@@ -49,7 +49,7 @@ private:
   std::uint64_t num_copied_ = 0;
 };
 
-/// Lends tensors to the reader of the pool with this number. A device that changes its weights may
+/// Lends buffers to the reader of the pool with this number. A device that changes its weights may
 /// hold three snapshots for a while: the one that it serves, one that it has accepted, and the
 /// next. `SegmentReaderGrant::max_lent_bytes` has to allow them.
 [[nodiscard]] std::shared_ptr<BufferLender> make_segment_lender(
@@ -58,9 +58,5 @@ private:
 /// Resolves the buffers of the pool that `reader` reads.
 [[nodiscard]] std::shared_ptr<BufferResolver> make_segment_resolver(
     std::shared_ptr<transport::SegmentReader> reader);
-
-/// Returns an error naming the tensor if its bytes are not aligned for its type. Requires a
-/// resolved tensor.
-[[nodiscard]] Status check_alignment(const TensorMap::value_type& tensor);
 
 }  // namespace tidemill::actors

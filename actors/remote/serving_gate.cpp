@@ -29,7 +29,7 @@ struct ResolveWork {
   // Resolves all tensors, also if some of them fail: only this returns their loans.
   void resolve(BufferResolver& buffers) {
     const auto add = [&](TensorMap& tensors) {
-      const Status resolved = buffers.resolve(tensors);
+      const Status resolved = actors::resolve(buffers, tensors);
       status = status.ok() ? resolved : status;
     };
     if (auto* snapshot = std::get_if<Snapshot>(&content)) {

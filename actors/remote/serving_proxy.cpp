@@ -68,7 +68,7 @@ public:
       if (!status_.ok()) {
         return;
       }
-      auto lent = buffers_->lend(tensors);
+      auto lent = actors::lend(*buffers_, tensors);
       if (lent.ok()) {
         tensors = std::move(lent).value();
         ++lent_;
@@ -86,7 +86,7 @@ private:
     for_each_tensors(content_, [this](const TensorMap& tensors) {
       if (lent_ > 0) {
         --lent_;
-        buffers_->take_back(tensors);
+        actors::take_back(*buffers_, tensors);
       }
     });
   }

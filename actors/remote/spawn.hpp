@@ -9,6 +9,7 @@
 // sees a remote worker as it sees any other.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -18,10 +19,12 @@
 
 #include <caf/fwd.hpp>
 
+#include "actors/remote/buffer_exchange.hpp"
 #include "actors/remote/handles.hpp"
 #include "actors/remote/peer_port.hpp"
 #include "actors/stream/handles.hpp"
 #include "actors/supervisor/spawn.hpp"
+#include "actors/wire/messages.hpp"
 #include "base/clock.hpp"
 #include "base/result.hpp"
 
@@ -54,6 +57,18 @@ private:
   std::map<std::string, Wait> waits_;  // by worker
 };
 
+/// Cells of fewer bytes are sent in messages: for them, a loan costs more than copies.
+inline constexpr std::uint64_t kMinLentBytes = 4096;
+
+/// How the cells of leased rows get to a process without being sent.
+struct RowLending {
+  /// Lends cells to the process. Null: rows are sent in messages. If the link ends, the owner of
+  /// the pool has to drop the reader, because messages that were on their way have loans.
+  std::shared_ptr<BufferLender> lender = nullptr;
+  SegmentAddress segments = {};  // where the process finds them
+  std::uint64_t min_bytes = kMinLentBytes;
+};
+
 /// Dependencies of a worker gate.
 struct WorkerGateDeps {
   std::string process;             // its name, such as "reward process 0", for messages
@@ -65,6 +80,7 @@ struct WorkerGateDeps {
   /// reason. Not called if the gate is killed. May be empty.
   std::function<void(const Status&)> on_end;
   std::shared_ptr<WorkerWaits> waits = nullptr;  // written by the gate; may be null
+  RowLending rows = {};
 };
 
 /// Spawns a worker gate. The caller then opens the port for it.
@@ -76,9 +92,16 @@ struct WorkerGateDeps {
                                                     StartWorker worker,
                                                     Duration deadline = kWorkerStartDeadline);
 
-/// Spawns the proxy of the stream that is at the other end of `port`.
+/// Connects to the memory in which the owner of a run lends rows. May wait for seconds.
+using OpenRowMemory =
+    std::function<Result<std::shared_ptr<BufferResolver>>(const SegmentAddress& segments)>;
+
+/// Spawns the proxy of the stream that is at the other end of `port`. `open_rows` is called once at
+/// most, when the owner has told where it lends rows. If it is empty or fails, they come in
+/// messages. The caller opens the port afterwards.
 [[nodiscard]] StreamConsumerActor spawn_stream_proxy(caf::actor_system& system,
-                                                     std::shared_ptr<PeerPort> port);
+                                                     std::shared_ptr<PeerPort> port,
+                                                     OpenRowMemory open_rows = {});
 
 /// Dependencies of a worker host.
 struct WorkerHostDeps {

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The proxy of a stream in another process: encodes requests, and decodes the replies to them.
 // Rows that do not fit into a message are charged with that, here and at the gate.
+//
+// Large cells of leased rows are lent if the owner of the run has told where. The port then
+// resolves them when the rows arrive: that may wait for the other process, so no actor does it.
+#include <any>
 #include <map>
 #include <string>
 #include <utility>
@@ -9,6 +13,7 @@
 #include <caf/all.hpp>
 
 #include "actors/errors.hpp"
+#include "actors/remote/lent_rows.hpp"
 #include "actors/remote/peer_reply.hpp"
 #include "actors/remote/spawn.hpp"
 #include "actors/stream/worker_leases.hpp"
@@ -24,6 +29,8 @@ struct StreamProxyState {
   StreamProxyState() = default;  // not an aggregate: CAF would build it from `self`
 
   std::shared_ptr<PeerPort> port;
+  OpenRowMemory open_rows;
+  bool in_place = false;  // the port resolves lent cells
   std::map<std::uint64_t, std::variant<LeasePromise, SettlementPromise>> calls;
 };
 
@@ -64,11 +71,15 @@ caf::result<storage::Settlement> acknowledge(Self self, const AckRequest& reques
   return to_caf_error(invalid_argument(failed.reason));
 }
 
-// Fulfills the promise with the reply, if that is a message of `kind`.
+// Returns the rows of a reply. The port has decoded them if cells may be lent.
+Result<LeaseReply> rows_of(const PeerMessage& reply) {
+  TIDEMILL_RETURN_IF_ERROR(check_reply(MessageKind::kLeaseReply, reply));
+  const auto* decoded = std::any_cast<Result<LeaseReply>>(&reply.content);
+  return decoded != nullptr ? *decoded : read_rows(reply.body, nullptr);
+}
+
 template <class Reply>
-void fulfill(caf::typed_response_promise<Reply>& promise, MessageKind kind,
-             const PeerMessage& reply) {
-  auto content = read_reply<Reply>(kind, reply);
+void fulfill(caf::typed_response_promise<Reply>& promise, Result<Reply> content) {
   if (content.ok()) {
     promise.deliver(std::move(content).value());
   } else {
@@ -82,17 +93,42 @@ void on_reply(Self self, const PeerMessage& reply) {
     return;
   }
   if (auto* lease = std::get_if<LeasePromise>(&call->second)) {
-    fulfill(*lease, MessageKind::kLeaseReply, reply);
+    fulfill(*lease, rows_of(reply));
   } else {
-    fulfill(std::get<SettlementPromise>(call->second), MessageKind::kSettlement, reply);
+    fulfill(std::get<SettlementPromise>(call->second),
+            read_reply<storage::Settlement>(MessageKind::kSettlement, reply));
   }
   self->state.calls.erase(call);
 }
 
-StreamProxyActor::behavior_type stream_proxy(Self self, std::shared_ptr<PeerPort> port) {
+// Has the port resolve lent cells from now on.
+void open_row_memory(Self self, const PeerMessage& message) {
+  auto& state = self->state;
+  const auto memory = from_wire<RowMemory>(message.body);
+  const OpenRowMemory open = std::exchange(state.open_rows, {});
+  if (!memory.ok() || !open) {
+    return;
+  }
+  auto resolver = open(memory.value().segments);
+  if (!resolver.ok()) {
+    state.port->tell(MessageKind::kLogLine,
+                     to_wire(LogLine{"rows are sent in messages: " + resolver.status().message()}));
+    return;
+  }
+  state.port->set_decoder(MessageKind::kLeaseReply,
+                          [resolver = std::move(resolver).value()](const Buffer& body) -> std::any {
+                            return read_rows(body, resolver.get());
+                          });
+  state.in_place = true;
+}
+
+StreamProxyActor::behavior_type stream_proxy(Self self, std::shared_ptr<PeerPort> port,
+                                             OpenRowMemory open_rows) {
   self->state.port = std::move(port);
+  self->state.open_rows = std::move(open_rows);
   return {
-      [self](atom::lease, const LeaseRequest& request) -> caf::result<LeaseReply> {
+      [self](atom::lease, LeaseRequest& request) -> caf::result<LeaseReply> {
+        request.in_place = self->state.in_place;
         return call(self, MessageKind::kLease, to_wire(request), request.wait + kReplyMargin,
                     self->make_response_promise<LeaseReply>());
       },
@@ -106,14 +142,28 @@ StreamProxyActor::behavior_type stream_proxy(Self self, std::shared_ptr<PeerPort
       [self](atom::retire, const GroupVerdict& verdict) {
         return settle(self, MessageKind::kRetire, to_wire(verdict));
       },
-      [self](atom::deliver, const PeerMessagePtr& reply) { on_reply(self, *reply); },
+      [self](atom::deliver, const PeerMessagePtr& message) {
+        if (message->call == 0) {
+          open_row_memory(self, *message);
+        } else {
+          on_reply(self, *message);
+        }
+      },
+      [](atom::closed, const std::string& /*reason*/) {},  // calls fail by themselves
   };
 }
 
 }  // namespace
 
-StreamConsumerActor spawn_stream_proxy(caf::actor_system& system, std::shared_ptr<PeerPort> port) {
-  return system.spawn(stream_proxy, std::move(port));
+StreamConsumerActor spawn_stream_proxy(caf::actor_system& system, std::shared_ptr<PeerPort> port,
+                                       OpenRowMemory open_rows) {
+  const bool reads_lent_cells = bool(open_rows);
+  StreamProxyActor proxy = system.spawn(stream_proxy, port, std::move(open_rows));
+  if (reads_lent_cells) {
+    port->add_receiver(MessageKind::kRowMemory, MessageKind::kRowMemory,
+                       caf::actor_cast<caf::strong_actor_ptr>(proxy));
+  }
+  return proxy;
 }
 
 }  // namespace tidemill::actors

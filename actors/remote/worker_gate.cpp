@@ -9,6 +9,7 @@
 
 #include "actors/deadlines.hpp"
 #include "actors/errors.hpp"
+#include "actors/remote/lent_rows.hpp"
 #include "actors/remote/peer_reply.hpp"
 #include "actors/remote/spawn.hpp"
 #include "actors/stream/spawn.hpp"
@@ -98,12 +99,11 @@ void give_back(Self self, const LeaseRequest& request, std::span<const storage::
 // group if the task takes groups, counts as failed if it does not fit alone.
 void reply_with_rows(Self self, std::uint64_t number, const LeaseRequest& request,
                      const LeaseReply& leased) {
-  Buffer body = to_wire(leased);
-  if (body.size_bytes() <= transport::kMaxBodyBytes) {
-    self->state.deps.port->reply(number, MessageKind::kLeaseReply, std::move(body));
-    return;
-  }
+  const RowLending& lending = self->state.deps.rows;
   LeaseReply reply = leased;
+  LentCells lent(request.in_place ? lending.lender.get() : nullptr);
+  lent.lend(reply.rows, lending.min_bytes);
+  Buffer body = to_wire(reply);
   std::size_t failed = 0;  // rows, from the first
   while (body.size_bytes() > transport::kMaxBodyBytes && !reply.rows.empty()) {
     std::size_t keep = half_of(reply.rows, takes_groups(request.task));
@@ -112,11 +112,13 @@ void reply_with_rows(Self self, std::uint64_t number, const LeaseRequest& reques
       reply.waiting_for = std::string(failed == 1 ? "a row" : "a group") + " of " +
                           std::to_string(body.size_bytes()) + " bytes is too large for one message";
     }
+    lent.keep_first(keep);
     reply.rows.resize(keep);
     reply.whole = false;
     body = to_wire(reply);
   }
   self->state.deps.port->reply(number, MessageKind::kLeaseReply, std::move(body));
+  lent.set_sent();
   const std::span<const storage::LeasedRow> rows(leased.rows);
   give_back(self, request, rows.first(failed), storage::Release::kFailed, reply.waiting_for);
   give_back(self, request, rows.subspan(failed + reply.rows.size()), storage::Release::kLeft,
@@ -335,6 +337,9 @@ WorkerGateActor::behavior_type worker_gate(Self self, WorkerGateDeps deps) {
   self->state.deps = std::move(deps);
   self->set_down_handler([self](const caf::down_msg& down) { on_down(self, down); });
   self->attach_functor([port = self->state.deps.port] { port->close("its gate has ended"); });
+  if (const RowLending& rows = self->state.deps.rows; rows.lender != nullptr) {
+    self->state.deps.port->tell(MessageKind::kRowMemory, to_wire(RowMemory{rows.segments}));
+  }
   return {
       [self](atom::deliver, const PeerMessagePtr& message) {
         if (message->call != 0) {

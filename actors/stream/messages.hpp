@@ -46,6 +46,8 @@ struct LeaseRequest {
   std::uint64_t before_group = kAnyGroup;
   /// How long the stream may delay its reply while too few units are ready.
   Duration wait{0};
+  /// Whether the consumer reads cells that are lent to its process. Set by the proxy of a stream.
+  bool in_place = false;
 };
 
 /// The leased rows. If there are none, `waiting_for` gives the reason, unless `whole` is true: then
@@ -135,7 +137,7 @@ typename Inspector::result_type inspect(Inspector& f, NewGroup& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, LeaseRequest& x) {
-  return f(x.task, x.consumer, x.max_units, x.min_units, x.before_group, x.wait);
+  return f(x.task, x.consumer, x.max_units, x.min_units, x.before_group, x.wait, x.in_place);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, LeaseReply& x) {

@@ -26,6 +26,7 @@
 #include <kj/exception.h>
 
 #include "actors/wire/common.capnp.h"
+#include "actors/wire/messages.hpp"
 #include "base/buffer.hpp"
 #include "base/clock.hpp"
 #include "base/result.hpp"
@@ -206,6 +207,38 @@ template <class List, class Value>
 }
 
 namespace wire {
+
+inline void write(BufferIdentity::Builder out, const tidemill::BufferIdentity& identity) {
+  out.setPool(identity.pool);
+  out.setSegment(identity.segment);
+  out.setGeneration(identity.generation);
+  out.setOffset(identity.offset);
+  out.setLength(identity.length);
+}
+[[nodiscard]] inline tidemill::BufferIdentity read_identity(BufferIdentity::Reader in,
+                                                            DType dtype) {
+  return {in.getPool(), in.getSegment(), in.getGeneration(), in.getOffset(), in.getLength(), dtype};
+}
+/// Returns whether a segment can contain the buffer.
+[[nodiscard]] inline bool can_exist(const tidemill::BufferIdentity& identity) {
+  return identity.offset <= std::numeric_limits<std::uint64_t>::max() - identity.length;
+}
+
+inline void write(SegmentAddress::Builder out, const actors::SegmentAddress& address) {
+  out.setSocket(text_of(address.socket));
+  out.setReader(address.reader);
+  out.setToken({reinterpret_cast<const kj::byte*>(address.token.data()), address.token.size()});
+}
+[[nodiscard]] inline Status read(SegmentAddress::Reader in, actors::SegmentAddress& address) {
+  address.socket = read_text(in.getSocket());
+  address.reader = in.getReader();
+  const capnp::Data::Reader token = in.getToken();
+  if (token.size() != address.token.size()) {
+    return corrupt_data("a token of " + std::to_string(token.size()) + " bytes");
+  }
+  std::memcpy(address.token.data(), token.begin(), token.size());
+  return {};
+}
 
 inline void write(Bytes::Builder out, const Buffer& buffer) {
   out.setDtype(static_cast<std::uint16_t>(buffer.identity().dtype));

@@ -22,6 +22,23 @@ struct PolicyVersion {
   step @2 :UInt64;
 }
 
+# Names bytes that the sender has lent to the receiver.
+struct BufferIdentity {
+  pool @0 :UInt64;
+  segment @1 :UInt64;
+  generation @2 :UInt32;
+  offset @3 :UInt64;
+  length @4 :UInt64;
+}
+
+# How a process gets the bytes that the owner of the run lends it. `socket` is empty if nothing is
+# lent in shared memory.
+struct SegmentAddress {
+  socket @0 :Text;
+  reader @1 :UInt32;
+  token @2 :Data;  # 16 bytes
+}
+
 # The bytes of a buffer.
 struct Bytes {
   dtype @0 :UInt16;

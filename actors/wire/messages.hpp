@@ -3,9 +3,11 @@
 //
 // Each message of a protocol has a kind, and a Cap'n Proto schema in this folder. `to_wire` encodes
 // a message as the body of an envelope, and `from_wire` decodes it. Buffers of a message are copied
-// into the body, and out of it.
+// into the body, and out of it, unless they are lent.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -50,6 +52,7 @@ enum class MessageKind : std::uint16_t {
   kStopWorker = 66,   // StartedWorker
   kWorkerEnded = 67,  // WorkerEnded
   kLogLine = 68,      // LogLine
+  kRowMemory = 69,    // RowMemory; no reply
 };
 
 /// Names a worker that shall drain or stop.
@@ -70,7 +73,21 @@ struct LogLine {
   std::string text;
 };
 
-/// Encodes a message. Requires resolved buffers.
+/// How a process gets the bytes that the owner of the run lends it; see
+/// transport/segments/segment_reader.hpp.
+struct SegmentAddress {
+  std::string socket;  // a path; empty: nothing is lent in shared memory
+  std::uint32_t reader = 0;
+  std::array<std::byte, 16> token{};
+};
+
+/// Tells a process where cells of leased rows are lent to it.
+struct RowMemory {
+  SegmentAddress segments;
+};
+
+/// Encodes a message. Requires resolved buffers, except in a `LeaseReply`: a cell whose handle is
+/// unresolved was lent to the reader, and the message only names its bytes.
 [[nodiscard]] Buffer to_wire(const Status& failure);
 [[nodiscard]] Buffer to_wire(const LeaseRequest& message);
 [[nodiscard]] Buffer to_wire(const LeaseReply& message);
@@ -82,10 +99,11 @@ struct LogLine {
 [[nodiscard]] Buffer to_wire(const StartedWorker& message);
 [[nodiscard]] Buffer to_wire(const WorkerEnded& message);
 [[nodiscard]] Buffer to_wire(const LogLine& message);
+[[nodiscard]] Buffer to_wire(const RowMemory& message);
 
 /// Decodes a message. The body may contain anything. Specialized for the types above; the failure
-/// of a reply is decoded as a `Failure`.
-/// Errors: `kCorruptData` if the body is no such message.
+/// of a reply is decoded as a `Failure`. The handles of lent cells of a `LeaseReply` are
+/// unresolved. Errors: `kCorruptData` if the body is no such message.
 template <class Message>
 [[nodiscard]] Result<Message> from_wire(const Buffer& body) = delete;
 
@@ -116,5 +134,7 @@ template <>
 Result<WorkerEnded> from_wire(const Buffer& body);
 template <>
 Result<LogLine> from_wire(const Buffer& body);
+template <>
+Result<RowMemory> from_wire(const Buffer& body);
 
 }  // namespace tidemill::actors

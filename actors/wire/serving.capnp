@@ -76,20 +76,11 @@ struct CancelRequest {
   id @0 :UInt64;
 }
 
-# Names bytes that the sender has lent to the receiver.
-struct BufferIdentity {
-  pool @0 :UInt64;
-  segment @1 :UInt64;
-  generation @2 :UInt32;
-  offset @3 :UInt64;
-  length @4 :UInt64;
-}
-
 struct Tensor {
   name @0 :Text;
   dtype @1 :UInt16;
   shape @2 :List(Int64);
-  buffer @3 :BufferIdentity;
+  buffer @3 :Common.BufferIdentity;
 }
 
 # `base` is empty if the receiver has loaded the base of this digest.
@@ -123,16 +114,9 @@ struct AdapterList {
   adapters @0 :List(LoadedAdapter);
 }
 
-# `socket` is empty if nothing is lent in shared memory.
-struct SegmentAddress {
-  socket @0 :Text;
-  reader @1 :UInt32;
-  token @2 :Data;  # 16 bytes
-}
-
 struct StartDevice {
   kvBytes @0 :Int64;
   rolloutRows @1 :Int64;
   sampledRows @2 :Int64;
-  segments @3 :SegmentAddress;
+  segments @3 :Common.SegmentAddress;
 }

@@ -193,14 +193,6 @@ static Status read(CancelRequest::Reader in, SampleId& id) {
 
 // -- tensors --------------------------------------------------------------------------------------
 
-static void write(BufferIdentity::Builder out, const tidemill::BufferIdentity& identity) {
-  out.setPool(identity.pool);
-  out.setSegment(identity.segment);
-  out.setGeneration(identity.generation);
-  out.setOffset(identity.offset);
-  out.setLength(identity.length);
-}
-
 struct NamedTensor {
   std::string name;
   tidemill::Tensor tensor;
@@ -228,7 +220,7 @@ static std::optional<std::string> find_fault(const tidemill::Tensor& tensor,
     return "a buffer of " + std::to_string(data.length) + " bytes instead of " +
            std::to_string(*bytes);
   }
-  if (data.offset > std::numeric_limits<std::uint64_t>::max() - data.length) {
+  if (!can_exist(data)) {
     return "a buffer that no segment contains";
   }
   return std::nullopt;
@@ -238,10 +230,7 @@ static Status read(Tensor::Reader in, NamedTensor& named) {
   tidemill::Tensor& tensor = named.tensor;
   TIDEMILL_RETURN_IF_ERROR(read_enum(in.getDtype(), kLastDType, "dtype", tensor.dtype));
   read_numbers(in.getShape(), tensor.shape);
-  const BufferIdentity::Reader buffer = in.getBuffer();
-  const tidemill::BufferIdentity data{buffer.getPool(),       buffer.getSegment(),
-                                      buffer.getGeneration(), buffer.getOffset(),
-                                      buffer.getLength(),     tensor.dtype};
+  const tidemill::BufferIdentity data = read_identity(in.getBuffer(), tensor.dtype);
   if (const auto fault = find_fault(tensor, data); fault.has_value()) {
     return corrupt_data("a tensor with " + *fault);
   }
@@ -321,22 +310,6 @@ static Status read(AdapterList::Reader in, actors::AdapterList& list) {
 }
 
 // -- devices --------------------------------------------------------------------------------------
-
-static void write(SegmentAddress::Builder out, const actors::SegmentAddress& address) {
-  out.setSocket(text_of(address.socket));
-  out.setReader(address.reader);
-  out.setToken({reinterpret_cast<const kj::byte*>(address.token.data()), address.token.size()});
-}
-static Status read(SegmentAddress::Reader in, actors::SegmentAddress& address) {
-  address.socket = read_text(in.getSocket());
-  address.reader = in.getReader();
-  const capnp::Data::Reader token = in.getToken();
-  if (token.size() != address.token.size()) {
-    return corrupt_data("a token of " + std::to_string(token.size()) + " bytes");
-  }
-  std::memcpy(address.token.data(), token.begin(), token.size());
-  return {};
-}
 
 static void write(StartDevice::Builder out, const actors::StartDevice& start) {
   out.setKvBytes(start.kv_bytes);

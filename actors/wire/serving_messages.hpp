@@ -6,10 +6,7 @@
 // are therefore unresolved.
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
-#include <string>
 
 #include "actors/device/messages.hpp"
 #include "actors/wire/messages.hpp"
@@ -20,14 +17,6 @@
 #include "engines/snapshot.hpp"
 
 namespace tidemill::actors {
-
-/// How a process gets the tensors that the owner of the run lends it; see
-/// transport/segments/segment_reader.hpp.
-struct SegmentAddress {
-  std::string socket;  // a path; empty: nothing is lent in shared memory
-  std::uint32_t reader = 0;
-  std::array<std::byte, 16> token{};
-};
 
 /// Has a process open its device. The numbers are those of `engines::RuntimeOptions`, at least 1.
 struct StartDevice {

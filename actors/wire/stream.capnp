@@ -28,9 +28,12 @@ struct RowFacts {
   tokens @1 :UInt64 = 0xffffffffffffffff;
 }
 
+# The bytes are in `value`, or lent if there is a `lent`, whose type `value` has. Only rows that were
+# leased with `inPlace` have lent cells.
 struct Cell {
   column @0 :UInt32;
   value @1 :Common.Bytes;
+  lent @2 :Common.BufferIdentity;
 }
 
 struct LeasedRow {
@@ -54,6 +57,7 @@ struct LeaseRequest {
   minUnits @3 :UInt32;
   beforeGroup @4 :UInt64;
   waitNs @5 :UInt64;
+  inPlace @6 :Bool;  # the sender reads lent cells
 }
 
 struct LeaseReply {

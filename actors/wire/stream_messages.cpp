@@ -41,11 +41,26 @@ static storage::RowFacts read_facts(RowFacts::Reader in) {
 
 static void write(Cell::Builder out, const storage::ColumnValue& cell) {
   out.setColumn(cell.column.value);
-  write(out.initValue(), cell.value);
+  if (cell.value.resolved()) {
+    write(out.initValue(), cell.value);
+  } else {
+    out.initValue().setDtype(static_cast<std::uint16_t>(cell.value.identity().dtype));
+    write(out.initLent(), cell.value.identity());
+  }
 }
 static Status read(Cell::Reader in, storage::ColumnValue& cell) {
   cell.column.value = in.getColumn();
-  return read(in.getValue(), cell.value);
+  TIDEMILL_RETURN_IF_ERROR(read(in.getValue(), cell.value));
+  if (!in.hasLent()) {
+    return {};
+  }
+  const tidemill::BufferIdentity lent = read_identity(in.getLent(), cell.value.identity().dtype);
+  if (cell.value.size_bytes() > 0 || lent.length == 0 || !can_exist(lent)) {
+    return corrupt_data("a lent cell of " + std::to_string(lent.length) + " bytes, with " +
+                        std::to_string(cell.value.size_bytes()) + " others");
+  }
+  cell.value = Buffer::named(lent);
+  return {};
 }
 
 static void write(LeasedRow::Builder out, const storage::LeasedRow& row) {
@@ -71,7 +86,13 @@ static void write(HeldRow::Builder out, const storage::HeldRow& row) {
 static Status read(HeldRow::Reader in, storage::HeldRow& row) {
   row.lease = read_lease(in.getLease());
   row.facts = read_facts(in.getFacts());
-  return read_list(in.getCells(), row.columns);
+  TIDEMILL_RETURN_IF_ERROR(read_list(in.getCells(), row.columns));
+  for (const storage::ColumnValue& cell : row.columns) {
+    if (!cell.value.resolved()) {
+      return corrupt_data("a lent cell, which only leased rows have");
+    }
+  }
+  return {};
 }
 
 static void write(LeaseRequest::Builder out, const actors::LeaseRequest& message) {
@@ -81,6 +102,7 @@ static void write(LeaseRequest::Builder out, const actors::LeaseRequest& message
   out.setMinUnits(message.min_units);
   out.setBeforeGroup(message.before_group);
   out.setWaitNs(write_duration(message.wait));
+  out.setInPlace(message.in_place);
 }
 static Status read(LeaseRequest::Reader in, actors::LeaseRequest& message) {
   message.task.value = in.getTask();
@@ -88,6 +110,7 @@ static Status read(LeaseRequest::Reader in, actors::LeaseRequest& message) {
   message.max_units = in.getMaxUnits();
   message.min_units = in.getMinUnits();
   message.before_group = in.getBeforeGroup();
+  message.in_place = in.getInPlace();
   return read_duration(in.getWaitNs(), "wait_ns", message.wait);
 }
 
@@ -183,7 +206,7 @@ std::size_t estimate_bytes(const std::vector<Row>& rows) {
   for (const Row& row : rows) {
     bytes += kRowBytes;
     for (const storage::ColumnValue& cell : row.columns) {
-      bytes += kCellBytes + cell.value.size_bytes();
+      bytes += kCellBytes + (cell.value.resolved() ? cell.value.size_bytes() : 0);
     }
   }
   return bytes;

@@ -5,6 +5,7 @@
 
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("tidemill::actors::wire");
+using Common = import "common.capnp";
 
 struct StartWorker {
   name @0 :Text;
@@ -24,6 +25,11 @@ struct WorkerEnded {
   code @1 :UInt16;  # 0: it has ended as it was asked to
   reason @2 :Text;
   start @3 :UInt64;
+}
+
+# A process that ignores it gets its rows in messages.
+struct RowMemory {
+  segments @0 :Common.SegmentAddress;
 }
 
 struct LogLine {

@@ -59,6 +59,13 @@ static Status read(LogLine::Reader in, actors::LogLine& message) {
   return {};
 }
 
+static void write(RowMemory::Builder out, const actors::RowMemory& message) {
+  write(out.initSegments(), message.segments);
+}
+static Status read(RowMemory::Reader in, actors::RowMemory& message) {
+  return read(in.getSegments(), message.segments);
+}
+
 }  // namespace tidemill::actors::wire
 
 namespace tidemill::actors {
@@ -101,6 +108,14 @@ Buffer to_wire(const LogLine& message) {
 template <>
 Result<LogLine> from_wire(const Buffer& body) {
   return decode<wire::LogLine, LogLine>(body, "log line");
+}
+
+Buffer to_wire(const RowMemory& message) {
+  return encode<wire::RowMemory>(message);
+}
+template <>
+Result<RowMemory> from_wire(const Buffer& body) {
+  return decode<wire::RowMemory, RowMemory>(body, "row memory");
 }
 
 }  // namespace tidemill::actors

@@ -63,6 +63,7 @@ std::string name_of(MessageKind kind) {
     case MessageKind::kStopWorker: return "StopWorker";
     case MessageKind::kWorkerEnded: return "WorkerEnded";
     case MessageKind::kLogLine: return "LogLine";
+    case MessageKind::kRowMemory: return "RowMemory";
   }
   return {};
 }
@@ -113,6 +114,8 @@ constexpr Duration kDelay = 1500ms;
 constexpr Duration kStep = 250ms;
 // Longer than a session without its peer.
 constexpr Duration kEnd = 45s;
+// Of the rows that the stream leases.
+constexpr int kLentCells = 2;
 
 using Cell = std::tuple<MessageKind, std::pair<Fault, const char*>>;
 
@@ -135,13 +138,23 @@ protected:
     peers_.emplace(system(), 1);
     const auto ports = peers_->make_ports();
     ports_ = ports;
-    gate_ = keep(actors::spawn_worker_gate(
-        system(), {"process", ports.owner, stream_handle_,
-                   [this](const std::string& line) { log_.push_back(line); },
-                   [this](const Status&) { ++gate_ends_; }}));
+    actors::WorkerGateDeps gate;
+    gate.process = "process";
+    gate.port = ports.owner;
+    gate.stream = stream_handle_;
+    gate.log = [this](const std::string& line) { log_.push_back(line); };
+    gate.on_end = [this](const Status&) { ++gate_ends_; };
+    if (std::get<0>(GetParam()) != MessageKind::kRowMemory) {  // which the test itself sends
+      gate.rows = {buffers_, {}, /*min_bytes=*/1};
+    }
+    gate_ = keep(actors::spawn_worker_gate(system(), std::move(gate)));
     serving_ =
         keep(actors::spawn_serving_proxy(system(), {"device", ports.owner, buffers_, &port()}));
-    consumers_ = keep(actors::spawn_stream_proxy(system(), ports.worker));
+    consumers_ = keep(
+        actors::spawn_stream_proxy(system(), ports.worker, [this](const actors::SegmentAddress&) {
+          ++row_memories_;
+          return Result<std::shared_ptr<actors::BufferResolver>>(buffers_);
+        }));
     actors::WorkerHostDeps deps;
     deps.port = ports.worker;
     deps.make_worker = [this](const std::string& kind,
@@ -200,7 +213,7 @@ protected:
     actors::LeaseRequest lease = sample_lease(SampleTask::kReward, 4, 5s);
     lease.consumer = "reward-0";
     request<actors::LeaseReply>(consumers_, atom::lease_v, lease);
-    count([this] { return leases_; });
+    count([this] { return std::max(leases_, buffers_->resolved / kLentCells); });
   }
   void ack() {
     actors::AckRequest ack = ack_of(SampleTask::kReward, {trainable_row(0, 0)}, reward_cells());
@@ -302,6 +315,10 @@ protected:
     caf::anon_send(workers_.front(), atom::record_v, std::string("the scorer is broken"));
     count([exit] { return exit->has_value() && (*exit)->code() == Errc::kCorruptData ? 1 : 0; });
   }
+  void row_memory() {
+    ports_.owner->tell(MessageKind::kRowMemory, to_wire(actors::RowMemory{}));
+    count([this] { return row_memories_; });
+  }
   void log() {
     caf::anon_send(host_, atom::record_v, std::string("line"));
     count([this] { return static_cast<int>(std::ranges::count(log_, "line")); });
@@ -362,7 +379,10 @@ protected:
   // Replies to what has arrived at the stream and at the device.
   void serve() {
     for (; !stream_->leases.empty(); ++leases_) {
-      take(stream_->leases).reply({});
+      actors::LeaseReply rows;
+      rows.rows.emplace_back().columns = {{{0}, tensor().data}, {{1}, tensor().data}};
+      ASSERT_EQ(rows.rows[0].columns.size(), std::size_t{kLentCells});
+      take(stream_->leases).reply(rows);
     }
     for (; !device_->generations.empty(); ++generations_) {
       take(device_->generations).reply({});
@@ -466,6 +486,7 @@ protected:
   int generations_ = 0;
   int loads_ = 0;
   int adapter_requests_ = 0;
+  int row_memories_ = 0;
   std::vector<std::string> log_;
   int gate_ends_ = 0;
   int host_ends_ = 0;
@@ -518,6 +539,7 @@ const std::vector<MessageFaultTest::Row>& MessageFaultTest::rows() {
       {Kind::kStopWorker, Kind::kStopWorker, std::nullopt, &Test::stop_worker},
       {Kind::kWorkerEnded, Kind::kWorkerEnded, std::nullopt, &Test::end_worker},
       {Kind::kLogLine, Kind::kLogLine, std::nullopt, &Test::log},
+      {Kind::kRowMemory, Kind::kRowMemory, std::nullopt, &Test::row_memory},
   };
   return rows;
 }

@@ -400,7 +400,7 @@ TEST_F(RemoteServingTest, AdaptersAreListedWithoutTensors) {
 
 TEST_F(RemoteServingTest, ALoadWaitsForRoomToLendItsTensors) {
   const Status full(Errc::kResourceExhausted, "segment pool 7: full");
-  remote_->buffers().failures = {full, {}, full, {}, {}};  // the second time, in its adapter
+  remote_->buffers().failures = {full, {}, {}, full};  // the second time, in its adapter
   const auto reply = load(snapshot_of(1));
   EXPECT_TRUE(fake_->loads.empty());
   advance(50ms);
@@ -423,7 +423,7 @@ TEST_F(RemoteServingTest, ALoadThatFindsNoRoomFailsInTheEnd) {
     settle();
   }
   EXPECT_EQ(reply.status().code(), Errc::kResourceExhausted);
-  EXPECT_EQ(reply.status().message(), "device-1: segment pool 7: full");
+  EXPECT_EQ(reply.status().message(), "device-1: tensor head: segment pool 7: full");
   EXPECT_LT(remote_->buffers().lends, 100);
   remote_->buffers().failures.clear();
   const auto next = load(snapshot_of(2));
@@ -435,7 +435,7 @@ TEST_F(RemoteServingTest, AReaderThatIsGoneFailsTheLoadAtOnce) {
   remote_->buffers().failures = {{Errc::kUnavailable, "reader 1 has hung up"}};
   const auto reply = load(snapshot_of(1));
   EXPECT_EQ(reply.status().code(), Errc::kUnavailable);
-  EXPECT_EQ(reply.status().message(), "device-1: reader 1 has hung up");
+  EXPECT_EQ(reply.status().message(), "device-1: tensor head: reader 1 has hung up");
 }
 
 TEST_F(RemoteServingTest, ABufferThatCannotBeResolvedFailsTheLoadAndUsesTheOtherLoans) {
@@ -476,7 +476,7 @@ TEST_F(RemoteServingTest, WhatIsLentAndNotSentIsTakenBack) {
     manual.run_next();
   }
   drain();
-  EXPECT_EQ(remote_->buffers().lends, 2);
+  EXPECT_EQ(remote_->buffers().lends, 3);
   EXPECT_EQ(remote_->buffers().loans(), 0U);
 }
 

@@ -94,9 +94,9 @@ TEST(SegmentBuffers, TensorsArriveWithTheirBytesAndWithoutAnotherCopy) {
                           {"b", numbers(3, 7.0F)},
                           {"none", {DType::kF32, {0, 4}, Buffer()}}};
   {
-    const TensorMap lent = lender->lend(tensors).value();
+    const TensorMap lent = actors::lend(*lender, tensors).value();
     TensorMap read = named(lent);
-    ASSERT_TRUE(resolver->resolve(read).ok());
+    ASSERT_TRUE(actors::resolve(*resolver, read).ok());
     EXPECT_EQ(digest_tensors(read), digest_tensors(tensors));
     EXPECT_EQ(transport::mapped_inode(read.at("a").data.bytes().data()),
               transport::mapped_inode(lent.at("a").data.bytes().data()))
@@ -112,13 +112,13 @@ TEST(SegmentBuffers, ABufferIsCopiedOnceForAllReadersAndNotAtAllInThePool) {
   const auto second = segments.add_reader(2);
   const Buffer in_pool = transport::patterned(segments.pool, 1000, 3).value();
   const TensorMap tensors{{"a", numbers(100, 1.0F)}, {"p", {DType::kU8, {1000}, in_pool}}};
-  std::optional<TensorMap> lent = first->lend(tensors).value();
-  const TensorMap again = second->lend(tensors).value();
+  std::optional<TensorMap> lent = actors::lend(*first, tensors).value();
+  const TensorMap again = actors::lend(*second, tensors).value();
   EXPECT_EQ(segments.copies->num_copied(), 1U);
   EXPECT_EQ(again.at("a").data.identity(), lent->at("a").data.identity());
   EXPECT_EQ(again.at("p").data.identity(), in_pool.identity());
   lent.reset();
-  static_cast<void>(first->lend(tensors).value());
+  static_cast<void>(actors::lend(*first, tensors).value());
   EXPECT_EQ(segments.copies->num_copied(), 1U) << "the other result keeps the copy";
 }
 
@@ -127,8 +127,8 @@ TEST(SegmentBuffers, ACopyEndsWithItsLastHolder) {
   const auto lender = segments.add_reader(1);
   const TensorMap tensors{{"a", numbers(100, 1.0F)}};
   for (std::uint64_t round = 1; round <= 200; ++round) {
-    const TensorMap lent = lender->lend(tensors).value();
-    lender->take_back(lent);
+    const TensorMap lent = actors::lend(*lender, tensors).value();
+    actors::take_back(*lender, lent);
     EXPECT_EQ(segments.copies->num_copied(), round);
   }
   EXPECT_EQ(segments.pool.use().used_bytes, 0U);
@@ -139,21 +139,21 @@ TEST(SegmentBuffers, ALendThatFailsLendsNothing) {
   const auto lender = segments.add_reader(1);
   const TensorMap tensors{{"a", numbers(kLargeBytes / 4, 1.0F)},
                           {"b", numbers(kLargeBytes / 4, 2.0F)}};
-  const Status full = lender->lend(tensors).status();
+  const Status full = actors::lend(*lender, tensors).status();
   EXPECT_EQ(full.code(), Errc::kResourceExhausted);
   EXPECT_THAT(full.message(), StartsWith("tensor b: "));
   EXPECT_EQ(segments.pool.lent_bytes(1), 0U);
   EXPECT_EQ(segments.pool.use().used_bytes, 0U) << "no copy is left";
-  const Status large = lender->lend({{"a", numbers(100'000, 1.0F)}}).status();
+  const Status large = actors::lend(*lender, {{"a", numbers(100'000, 1.0F)}}).status();
   EXPECT_EQ(large.code(), Errc::kInvalidArgument) << "the reader never may";
-  EXPECT_EQ(actors::make_segment_lender(segments.copies, 9)->lend(tensors).status().code(),
+  EXPECT_EQ(actors::lend(*actors::make_segment_lender(segments.copies, 9), tensors).status().code(),
             Errc::kNotFound);
 }
 
 TEST(SegmentBuffers, AFullPoolIsAnErrorThatNamesTheTensor) {
   Segments segments;
   const auto lender = segments.add_reader(1);
-  const Status full = lender->lend({{"a", numbers(3 << 20, 1.0F)}}).status();
+  const Status full = actors::lend(*lender, {{"a", numbers(3 << 20, 1.0F)}}).status();
   EXPECT_EQ(full.code(), Errc::kResourceExhausted);
   EXPECT_THAT(full.message(), StartsWith("tensor a: segment pool 7: "));
 }
@@ -163,9 +163,9 @@ TEST(SegmentBuffers, WhatWasNotLentCannotBeResolvedAndTheRestIsUsed) {
   const auto lender = segments.add_reader(1);
   const auto resolver = actors::make_segment_resolver(segments.connect(1));
   TensorMap read =
-      named(lender->lend({{"a", numbers(10, 1.0F)}, {"c", numbers(10, 2.0F)}}).value());
+      named(actors::lend(*lender, {{"a", numbers(10, 1.0F)}, {"c", numbers(10, 2.0F)}}).value());
   read["b"] = {DType::kU8, {4}, Buffer::named({99, 1, 0, 0, 4, DType::kU8})};
-  const Status status = resolver->resolve(read);
+  const Status status = actors::resolve(*resolver, read);
   EXPECT_EQ(status.code(), Errc::kNotFound);
   EXPECT_EQ(status.message(), "tensor b: buffer 99.1.0+0, 4 bytes: is not of pool 7");
   EXPECT_TRUE(read.at("c").data.resolved());
@@ -182,8 +182,9 @@ TEST(SegmentBuffers, BytesThatAreNotAlignedAreRefused) {
   const auto resolved = [&](std::size_t offset, std::size_t length, DType dtype,
                             std::int64_t count) {
     TensorMap read =
-        named(lender->lend({{"w", {dtype, {count}, bytes.slice(offset, length, dtype)}}}).value());
-    return resolver->resolve(read);
+        named(actors::lend(*lender, {{"w", {dtype, {count}, bytes.slice(offset, length, dtype)}}})
+                  .value());
+    return actors::resolve(*resolver, read);
   };
   EXPECT_TRUE(resolved(8, 16, DType::kF32, 4).ok());
   EXPECT_TRUE(resolved(1, 3, DType::kU8, 3).ok());
@@ -223,7 +224,8 @@ TEST(SegmentBuffers, TheLoansOfAKilledReaderReturn) {
       actors::make_segment_lender(std::make_shared<SegmentCopies>(pool), /*reader=*/1);
   {
     const TensorMap lent =
-        lender->lend({{"a", numbers(kLargeBytes / 4, 1.0F)}, {"b", numbers(5, 2.0F)}}).value();
+        actors::lend(*lender, {{"a", numbers(kLargeBytes / 4, 1.0F)}, {"b", numbers(5, 2.0F)}})
+            .value();
     const BufferIdentity& identity = lent.at("a").data.identity();
     ASSERT_EQ(::write(pipe_ends[1], &identity, sizeof(identity)),
               static_cast<ssize_t>(sizeof(identity)));
@@ -232,7 +234,7 @@ TEST(SegmentBuffers, TheLoansOfAKilledReaderReturn) {
   ASSERT_EQ(::waitpid(child, &state, 0), child);
   EXPECT_TRUE(WIFSIGNALED(state) && WTERMSIG(state) == SIGKILL) << "it has resolved the buffer";
   EXPECT_TRUE(transport::wait_until_empty(pool, transport::small_pool().max_bytes));
-  const Status gone = lender->lend({{"a", numbers(5, 1.0F)}}).status();
+  const Status gone = actors::lend(*lender, {{"a", numbers(5, 1.0F)}}).status();
   EXPECT_EQ(gone.code(), Errc::kUnavailable);
   ::close(pipe_ends[0]);
   ::close(pipe_ends[1]);

@@ -63,12 +63,16 @@ public:
   void add(actors::StartedWorker& x) { (*this)(x.name, x.start); }
   void add(actors::WorkerEnded& x) { (*this)(x.name, x.reason, x.start); }
   void add(actors::LogLine& x) { add(x.text); }
-  void add(actors::Failure& x) { add(x.status); }
-  void add(actors::StartDevice& x) {
-    (*this)(x.kv_bytes, x.rollout_rows, x.sampled_rows, x.segments.socket, x.segments.reader);
-    for (const std::byte byte : x.segments.token) {
+  void add(actors::SegmentAddress& x) {
+    (*this)(x.socket, x.reader);
+    for (const std::byte byte : x.token) {
       add_number(std::to_integer<std::uint64_t>(byte));
     }
+  }
+  void add(actors::RowMemory& x) { add(x.segments); }
+  void add(actors::Failure& x) { add(x.status); }
+  void add(actors::StartDevice& x) {
+    (*this)(x.kv_bytes, x.rollout_rows, x.sampled_rows, x.segments);
   }
   template <class First, class Second>
   void add(std::pair<First, Second>& pair) {
@@ -181,6 +185,21 @@ inline actors::LeaseReply example_rows() {
   return reply;
 }
 
+/// Returns rows with a lent cell beside one in the message.
+inline actors::LeaseReply example_lent_rows() {
+  actors::LeaseReply reply;
+  storage::LeasedRow& row = reply.rows.emplace_back();
+  row.row = {{71}, {72}, 73, 74, 75, 76, 77};
+  row.lease = {{78}, 79, 80};
+  row.deliveries = 81;
+  row.facts = {82, 83};
+  row.columns = {{{84}, Buffer::named({85, 86, 87, 88, 89, DType::kF32})},
+                 wire_cell(90, {91, 92}, DType::kU8)};
+  reply.lease_time = std::chrono::seconds(93);
+  reply.waiting_for = "rows of a task";
+  return reply;
+}
+
 inline actors::AckRequest example_ack() {
   actors::AckRequest ack{{2}, "rollout-7", {}};
   ack.rows.push_back(
@@ -203,7 +222,6 @@ inline storage::Settlement example_settlement() {
   return settlement;
 }
 
-/// Returns an example of every message.
 inline std::array<std::byte, 16> example_token() {
   std::array<std::byte, 16> token{};
   for (std::size_t i = 0; i < token.size(); ++i) {
@@ -212,16 +230,21 @@ inline std::array<std::byte, 16> example_token() {
   return token;
 }
 
+/// Returns an example of every message.
 inline std::vector<WireCase> wire_cases() {
   using namespace actors;  // NOLINT(google-build-using-namespace)
+  LeaseRequest in_place = example_lease();
+  in_place.in_place = true;
   LeaseReply whole;
   whole.waiting_for = "a group";
   whole.whole = true;
   return {
       wire_case("failure", "failure", Failure{{Errc::kNotFound, "no such row"}}),
       wire_case("lease", "lease", example_lease()),
+      wire_case("lease", "lease_in_place", in_place),
       wire_case("lease reply", "lease_reply", example_rows()),
       wire_case("lease reply", "lease_reply_whole", whole),
+      wire_case("lease reply", "lease_reply_lent", example_lent_rows()),
       wire_case("ack", "ack", example_ack()),
       wire_case("lease update", "lease_update", example_update()),
       wire_case("group verdict", "group_verdict",
@@ -232,6 +255,8 @@ inline std::vector<WireCase> wire_cases() {
       wire_case("worker ended", "worker_ended",
                 WorkerEnded{"rollout-9", {Errc::kUnavailable, "3 samples in a row"}, 347}),
       wire_case("log line", "log_line", LogLine{"reward-0: 2 samples without a reward"}),
+      wire_case("row memory", "row_memory",
+                RowMemory{{"runs/r/sockets/rows", 349, example_token()}}),
       wire_case("rollout request", "rollout_request", example_request()),
       wire_case("rollout request", "rollout_request_flags", example_request_of_other_flags()),
       wire_case("rollout result", "rollout_result", example_result()),

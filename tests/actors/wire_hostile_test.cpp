@@ -242,6 +242,26 @@ TEST(WireHostile, ATensorOutsideOfEverySegmentIsRefused) {
                                     "snapshot: a tensor with a buffer that no segment contains");
 }
 
+// The stream would keep cells whose bytes were never sent.
+TEST(WireHostile, OnlyLeasedRowsHaveLentCells) {
+  const Buffer lent = Buffer::named({1, 2, 3, 4, 5, DType::kU8});
+  actors::AckRequest ack{{2}, "rollout-7", {}};
+  ack.rows.push_back({{{11}, 12, 13}, {{{14}, lent}}, {15, 16}});
+  EXPECT_EQ(from_wire<actors::AckRequest>(to_wire(ack)).status().message(),
+            "ack: a lent cell, which only leased rows have");
+  actors::LeaseUpdate update{{2}, "rollout-7", ack.rows};
+  EXPECT_EQ(from_wire<actors::LeaseUpdate>(to_wire(update)).status().message(),
+            "lease update: a lent cell, which only leased rows have");
+}
+
+TEST(WireHostile, ALentCellOutsideOfEverySegmentIsRefused) {
+  actors::LeaseReply reply;
+  reply.rows.emplace_back().columns = {
+      {{1}, Buffer::named({1, 2, 3, std::numeric_limits<std::uint64_t>::max(), 2, DType::kU8})}};
+  EXPECT_EQ(from_wire<actors::LeaseReply>(to_wire(reply)).status().message(),
+            "lease reply: a lent cell of 2 bytes, with 0 others");
+}
+
 TEST(WireHostile, ABlockTypeNeedsWholeBlocks) {
   const auto of = [](DType dtype, std::int64_t columns, std::uint64_t length) {
     return with_tensor([&](auto tensor) {

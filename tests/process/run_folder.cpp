@@ -44,12 +44,14 @@ void RunFolder::write(const std::string& name, const std::string& text) const {
   std::ofstream(path() / name, std::ios::binary) << text;
 }
 
-void RunFolder::write_rows() const {
+void RunFolder::write_rows(std::size_t answer_bytes) const {
   std::string rows;
   for (int i = 0; i < kRows; ++i) {
+    std::string answer = std::to_string(30 + 2 * i);
+    answer.resize(std::max(answer.size(), answer_bytes), ' ');
     const nlohmann::json row{
         {"prompt", std::to_string(10 + i) + "+" + std::to_string(20 + i) + "="},
-        {"answer", std::to_string(30 + 2 * i)}};
+        {"answer", answer}};
     rows += row.dump() + '\n';
   }
   write("rows.jsonl", rows);

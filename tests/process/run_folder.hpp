@@ -24,8 +24,9 @@ class RunFolder : public TemporaryDirectory {
 public:
   /// Writes a file in the folder. `name` may contain subdirectories.
   void write(const std::string& name, const std::string& text) const;
-  /// Writes `rows.jsonl`: 40 sums, as prompts with answers.
-  void write_rows() const;
+  /// Writes `rows.jsonl`: 40 sums, as prompts with answers, which spaces make at least as long as
+  /// `answer_bytes`.
+  void write_rows(std::size_t answer_bytes = 0) const;
 
   /// Runs the program to its end. Returns nothing if that takes longer than `hang`.
   [[nodiscard]] std::optional<Ended> run(const std::vector<std::string>& arguments,

@@ -35,6 +35,8 @@ using std::chrono::seconds;
 constexpr const char* kRun = "victim";
 constexpr std::uint64_t kDefaultSeed = 20'261'128;
 constexpr seconds kOrphanTime{2};
+// Such answers are lent to the processes that score, and not sent.
+constexpr std::size_t kLongAnswer = 5000;
 
 std::uint64_t from_environment(const char* name, std::uint64_t fallback) {
   const char* given = std::getenv(name);  // NOLINT(concurrency-mt-unsafe)
@@ -88,6 +90,33 @@ TEST_P(WorkerProcessesTest, ChangeNoBit) {
             "");
   EXPECT_EQ(read_file(folder.path() / "runs" / kRun / "processes.log"), "");
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "runs" / kRun / "sockets"));
+}
+
+// Returns whether a process has mapped memory that is lent to it.
+bool reads_lent_memory(pid_t process) {
+  return read_file("/proc/" + std::to_string(process) + "/maps").find("tidemill_segment") !=
+         std::string::npos;
+}
+
+TEST_P(WorkerProcessesTest, ReadLargeColumnsInPlace) {
+  RunFolder folder;
+  folder.write_rows(kLongAnswer);
+  folder.write("run.yaml", small_rl_run(kRun, "train: {steps: 100000, prompts_per_step: 4}\n"));
+  const std::vector<std::string> command{"run", "run.yaml", "placement.reward.processes=2",
+                                         "placement.reward.workers=2",
+                                         "placement.reward.transport=" + GetParam()};
+  ProgramRun run(folder.path(), tidemill(command));
+  ASSERT_TRUE(run.wait_for_error_text("reward processes:"));
+  EXPECT_TRUE(wait_until(
+      [&] {
+        const std::vector<pid_t> children = children_of(run.pid());
+        return children.size() == 2 && std::ranges::all_of(children, reads_lent_memory);
+      },
+      kHang));
+  run.send(SIGINT);
+  const auto ended = run.finish();
+  ASSERT_TRUE(ended.has_value()) << "hangs";
+  EXPECT_EQ(ended->code, 0) << ended->describe();
 }
 
 TEST_P(WorkerProcessesTest, EndWithTheRunAndNoneIsLeft) {
@@ -267,7 +296,7 @@ class DisturbedRun {
 public:
   DisturbedRun(std::string transport, RandomStream& random, Faults& faults)
       : transport_(std::move(transport)), random_(random), faults_(faults) {
-    folder_.write_rows();
+    folder_.write_rows(kLongAnswer);
     folder_.write("run.yaml", small_rl_run(kRun, kFixedSchedule));
   }
 
@@ -357,7 +386,7 @@ TEST(WorkerProcessFaults, ChangeNoBitAndLeaveNoOrphan) {
   const auto wanted = static_cast<int>(100 * from_environment("TIDEMILL_KILL_ROUNDS", 1));
   std::cout << "seed " << seed << '\n';
   RunFolder folder;
-  folder.write_rows();
+  folder.write_rows(kLongAnswer);
   folder.write("run.yaml", small_rl_run(kRun, kFixedSchedule));
   ASSERT_TRUE(folder.run({"run", "run.yaml"}).has_value());
   const RunOutput expected = run_output(folder, kRun);

@@ -18,7 +18,7 @@ namespace tidemill::test {
 /// Threads: one call at a time.
 class LocalBuffers final : public actors::BufferLender, public actors::BufferResolver {
 public:
-  Result<TensorMap> lend(const TensorMap& tensors) override {
+  Result<Buffer> lend(const Buffer& buffer) override {
     ++lends;
     if (!failures.empty()) {
       Status failure = std::move(failures.front());
@@ -27,31 +27,23 @@ public:
         return failure;
       }
     }
-    for (const auto& [name, tensor] : tensors) {
-      loans_.emplace(to_string(tensor.data.identity()), tensor.data);
-    }
-    return tensors;
+    loans_.emplace(to_string(buffer.identity()), buffer);
+    return buffer;
   }
-  void take_back(const TensorMap& lent) override {
-    for (const auto& [name, tensor] : lent) {
-      const auto loan = loans_.find(to_string(tensor.data.identity()));
-      TIDEMILL_CHECK(loan != loans_.end()) << name;
-      loans_.erase(loan);
-    }
+  void take_back(const Buffer& lent) override {
+    const auto loan = loans_.find(to_string(lent.identity()));
+    TIDEMILL_CHECK(loan != loans_.end()) << to_string(lent.identity());
+    loans_.erase(loan);
   }
-  Status resolve(TensorMap& tensors) override {
-    Status first;
-    for (auto& [name, tensor] : tensors) {
-      const auto loan = loans_.find(to_string(tensor.data.identity()));
-      if (loan != loans_.end()) {
-        tensor.data = loan->second;
-        loans_.erase(loan);
-        ++resolved;
-      } else if (first.ok()) {
-        first = Status(Errc::kNotFound, "tensor " + name + ": it was not lent");
-      }
+  Result<Buffer> resolve(const BufferIdentity& identity) override {
+    const auto loan = loans_.find(to_string(identity));
+    if (loan == loans_.end()) {
+      return Status(Errc::kNotFound, "it was not lent");
     }
-    return first;
+    Buffer bytes = std::move(loan->second);
+    loans_.erase(loan);
+    ++resolved;
+    return bytes;
   }
 
   /// Returns how many loans were neither used nor taken back.
@@ -59,7 +51,7 @@ public:
 
   std::deque<Status> failures;  // of the next calls of `lend`; success: that call succeeds
   int lends = 0;                // calls of `lend`
-  int resolved = 0;             // tensors
+  int resolved = 0;             // buffers
 
 private:
   std::multimap<std::string, Buffer> loans_;  // by the name of the buffer

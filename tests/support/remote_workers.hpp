@@ -22,6 +22,12 @@ inline std::string place_name(const ::testing::TestParamInfo<bool>& place) {
   return place.param ? "InAnotherProcess" : "InTheSameProcess";
 }
 
+/// How rows are lent to a process, and how it opens their memory.
+struct LentRows {
+  actors::RowLending rows = {};
+  actors::OpenRowMemory open = {};
+};
+
 /// Spawns workers in a process of their own. Their stream is a proxy, whose messages are encoded,
 /// carried and decoded.
 class RemoteWorkers {
@@ -33,15 +39,20 @@ public:
 
   RemoteWorkers(
       caf::actor_system& system, const actors::StreamConsumerActor& stream, Make make,
-      const Configure& configure = [](SimulatedPeers& peers) { peers.without_heartbeats(); })
+      const Configure& configure = [](SimulatedPeers& peers) { peers.without_heartbeats(); },
+      LentRows lending = {})
       : system_(system), peers_(system, 1) {
     configure(peers_);
     const SimulatedPeers::Ports ports = peers_.make_ports();
-    gate_ = actors::spawn_worker_gate(system,
-                                      {"process worker-1", ports.owner, stream,
-                                       [this](const std::string& line) { log_.push_back(line); },
-                                       [this](const Status& why) { gate_ends_.push_back(why); }});
-    proxy_ = actors::spawn_stream_proxy(system, ports.worker);
+    actors::WorkerGateDeps gate;
+    gate.process = "process worker-1";
+    gate.port = ports.owner;
+    gate.stream = stream;
+    gate.log = [this](const std::string& line) { log_.push_back(line); };
+    gate.on_end = [this](const Status& why) { gate_ends_.push_back(why); };
+    gate.rows = std::move(lending.rows);
+    gate_ = actors::spawn_worker_gate(system, std::move(gate));
+    proxy_ = actors::spawn_stream_proxy(system, ports.worker, std::move(lending.open));
     actors::WorkerHostDeps deps;
     deps.port = ports.worker;
     deps.make_worker = [proxy = proxy_, make = std::move(make), this](

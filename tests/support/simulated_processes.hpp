@@ -62,6 +62,13 @@ public:
     return workflows::LentBuffers{buffers, {}};
   }
 
+  // The cells of all rows are lent, because those of simulated runs are short.
+  Result<actors::RowLending> lend_rows(const workflows::WorkerProcessAddress& address) override {
+    const auto rows = std::make_shared<LocalBuffers>();
+    rows_[address.process] = rows;
+    return actors::RowLending{rows, {}, /*min_bytes=*/1};
+  }
+
   std::uint64_t start(const std::string& role, const workflows::WorkerProcessAddress& address,
                       OnExit on_exit) override {
     const std::uint64_t number = ++last_number_;
@@ -73,7 +80,10 @@ public:
     process.on_exit = std::move(on_exit);
     process.port = std::make_shared<actors::PeerPort>(peers_.clock());
     const auto add = [this, number](const caf::actor& actor) { add_actor(number, actor); };
-    const auto stream = actors::spawn_stream_proxy(system_, process.port);
+    const auto stream = actors::spawn_stream_proxy(
+        system_, process.port, [rows = rows_[address.process]](const actors::SegmentAddress&) {
+          return Result<std::shared_ptr<actors::BufferResolver>>(rows);
+        });
     add(caf::actor_cast<caf::actor>(stream));
     actors::WorkerHostDeps deps;
     deps.port = process.port;
@@ -165,6 +175,7 @@ private:
   std::uint64_t last_number_ = 0;
   std::map<std::uint64_t, Process> processes_;
   std::map<std::uint32_t, std::shared_ptr<LocalBuffers>> buffers_;  // by process
+  std::map<std::uint32_t, std::shared_ptr<LocalBuffers>> rows_;     // by process
 };
 
 }  // namespace tidemill::test

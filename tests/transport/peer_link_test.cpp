@@ -430,9 +430,14 @@ public:
     return sent_ == kCount && next_ == kCount && open_.empty() && replies_.empty();
   }
   [[nodiscard]] std::uint64_t failed() const { return failed_; }
+  [[nodiscard]] std::uint64_t late() const { return late_; }
 
   void on_message(const IncomingMessage& message) override {
     link_->release(message);
+    if (message.late) {
+      ++late_;
+      return;
+    }
     if (message.reply_to != 0) {
       ASSERT_EQ(open_.erase(message.reply_to), 1U) << "a second reply";
       return;
@@ -467,6 +472,7 @@ private:
   std::uint64_t sent_ = 0;
   std::uint64_t next_ = 0;  // the value of the next message
   std::uint64_t failed_ = 0;
+  std::uint64_t late_ = 0;                // replies
   std::map<std::uint64_t, bool> open_;    // requests
   std::vector<OutgoingMessage> replies_;  // that wait for room
 };
@@ -476,6 +482,7 @@ class PeerLinkFaults : public PeerLinkTest {};
 TEST_F(PeerLinkFaults, NothingIsLostRepeatedOrReordered) {
   int attempts = 0;
   std::uint64_t failed = 0;
+  std::uint64_t late = 0;
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     RandomStream random(seed, 1);
@@ -507,6 +514,7 @@ TEST_F(PeerLinkFaults, NothingIsLostRepeatedOrReordered) {
       ASSERT_FALSE(HasFailure());
     }
     failed += at_a.failed() + at_b.failed();
+    late += at_a.late() + at_b.late();
     attempts += std::exchange(attempts_, 0);
     worker_.reset();
     owner_.reset();
@@ -515,6 +523,7 @@ TEST_F(PeerLinkFaults, NothingIsLostRepeatedOrReordered) {
   // The faults have happened.
   EXPECT_GT(attempts, 500);
   EXPECT_GT(failed, 500U);
+  EXPECT_GT(late, 0U);
 }
 
 }  // namespace

@@ -287,7 +287,7 @@ TEST_F(PeerSessionTest, ARequestGetsItsReply) {
   EXPECT_TRUE(a_.take_failures().empty());
 }
 
-TEST_F(PeerSessionTest, ARequestFailsAtItsDeadlineAndALateReplyIsDropped) {
+TEST_F(PeerSessionTest, ARequestFailsAtItsDeadlineAndALateReplyIsNoResult) {
   connect();
   const std::uint64_t number = sent(a_, request_of(7, now_ + milliseconds(100)));
   exchange();
@@ -301,7 +301,9 @@ TEST_F(PeerSessionTest, ARequestFailsAtItsDeadlineAndALateReplyIsDropped) {
   EXPECT_EQ(failures[0].reason.to_string(), "timeout: no reply before the deadline");
   sent(b_, reply_of(8, number));
   exchange();
-  EXPECT_TRUE(a_.take_messages().empty());
+  const std::vector<IncomingMessage> late = a_.take_messages();
+  ASSERT_EQ(late.size(), 1U);
+  EXPECT_TRUE(late[0].late);
   EXPECT_TRUE(a_.take_failures().empty());
   EXPECT_EQ(a_.counts().late_replies, 1U);
 }
@@ -625,7 +627,8 @@ public:
   }
   void check_counts() const {
     EXPECT_EQ(replied_ + failed_, requests_);
-    EXPECT_EQ(session_.counts().taken, session_.counts().late_replies + taken_);
+    EXPECT_EQ(session_.counts().taken, taken_);
+    EXPECT_EQ(session_.counts().late_replies, late_);
   }
   [[nodiscard]] std::uint64_t num_resent() const { return session_.counts().resent; }
   [[nodiscard]] std::uint64_t num_failed() const { return failed_; }
@@ -657,7 +660,10 @@ private:
       held += other.body.size_bytes() + kMessageOverheadBytes;
     }
     ASSERT_LE(held + message.body.size_bytes() + kMessageOverheadBytes, 5200U) << "over the credit";
-    if (message.reply_to != 0) {
+    if (message.late) {
+      ASSERT_FALSE(open_.contains(message.reply_to)) << "its request has not failed";
+      ++late_;
+    } else if (message.reply_to != 0) {
       ASSERT_EQ(open_.erase(message.reply_to), 1U) << "a request got two replies";
       ++replied_;
     } else {
@@ -681,6 +687,7 @@ private:
   std::uint64_t next_ = 0;   // the value of the next message from the other end that is no reply
   std::uint64_t requests_ = 0;
   std::uint64_t replied_ = 0;
+  std::uint64_t late_ = 0;
   std::uint64_t failed_ = 0;
   std::uint64_t damaged_ = 0;
   std::set<std::uint64_t> open_;          // numbers of requests

@@ -23,6 +23,10 @@ Result<UnwrittenBuffer> SegmentPool::allocate_unwritten(std::size_t size, DType 
   return store_->allocate_unwritten(size, dtype);
 }
 
+std::uint64_t SegmentPool::max_bytes() const noexcept {
+  return store_->max_bytes();
+}
+
 Status SegmentPool::add_reader(const SegmentReaderGrant& grant) {
   return store_->add_reader(grant);
 }

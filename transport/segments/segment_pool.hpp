@@ -136,6 +136,8 @@ public:
 
   /// Returns the number of the pool in identities.
   [[nodiscard]] std::uint64_t number() const noexcept;
+  /// Returns the most that its segments may have together. Units: bytes.
+  [[nodiscard]] std::uint64_t max_bytes() const noexcept;
   [[nodiscard]] SegmentPoolUse use() const;
   /// Returns what a reader keeps from being used again: the sizes of all segments of which it holds
   /// loans; 0 for an unknown one. Units: bytes.

@@ -83,6 +83,7 @@ public:
   // ------------------------------------------------------------------------------
 
   [[nodiscard]] std::uint64_t pool() const noexcept { return options_.pool; }
+  [[nodiscard]] std::uint64_t max_bytes() const noexcept { return options_.max_bytes; }
   /// Calls `wake`, which must not block, whenever there are new notices. Empty: no more.
   void set_wake(std::function<void()> wake);
   [[nodiscard]] std::vector<ReaderNotice> take_notices();

@@ -28,14 +28,21 @@ transport::ReaderToken random_token() {
   return token;
 }
 
-// A pool for weights. Freed memory of a version is kept for the next one.
-transport::SegmentPoolOptions pool_options(std::uint64_t run, const LocalProcessesOptions& of) {
+transport::SegmentPoolOptions pool_options(std::uint64_t pool, std::int64_t max_bytes,
+                                           std::int64_t max_free_bytes) {
   transport::SegmentPoolOptions options;
-  options.pool = run | 1U;
-  options.max_bytes = static_cast<std::uint64_t>(std::max<std::int64_t>(of.max_weight_bytes, 0));
-  options.max_free_bytes =
-      static_cast<std::uint64_t>(std::max<std::int64_t>(of.kept_weight_bytes, 0));
+  options.pool = pool;
+  options.max_bytes = static_cast<std::uint64_t>(std::max<std::int64_t>(max_bytes, 0));
+  options.max_free_bytes = static_cast<std::uint64_t>(std::max<std::int64_t>(max_free_bytes, 0));
   return options;
+}
+
+// The pools of a run, whose numbers are not 0.
+std::uint64_t pool_of_weights(std::uint64_t run) {
+  return run | 1U;
+}
+std::uint64_t pool_of_rows(std::uint64_t run) {
+  return pool_of_weights(run) ^ 2U;
 }
 
 struct ChosenTransport {
@@ -54,18 +61,39 @@ ChosenTransport choose(TransportChoice choice) {
 
 }  // namespace
 
+Result<LentBuffers> LentMemory::add_reader(const std::filesystem::path& run,
+                                           std::uint32_t process) {
+  const std::filesystem::path socket = socket_path(std::filesystem::absolute(run), name_);
+  if (server_ == nullptr) {
+    transport::SegmentServerOptions options;
+    options.path = socket;
+    TIDEMILL_ASSIGN_OR_RETURN(server_, transport::SegmentServer::listen(pool_, std::move(options)));
+  }
+  transport::SegmentReaderGrant grant;
+  grant.reader = process;
+  grant.token = random_token();
+  grant.max_lent_bytes = pool_.max_bytes();
+  TIDEMILL_RETURN_IF_ERROR(pool_.add_reader(grant));
+  return LentBuffers{actors::make_segment_lender(copies_, grant.reader),
+                     {socket.string(), grant.reader, grant.token}};
+}
+
 LocalProcesses::LocalProcesses(LocalProcessesOptions options)
     : options_(std::move(options)),
       run_(random_number()),
-      pool_(pool_options(run_, options_)),
-      weights_(std::make_shared<actors::SegmentCopies>(pool_)) {
+      // Freed memory of a version is kept for the next one.
+      weights_("weights", pool_options(pool_of_weights(run_), options_.max_weight_bytes,
+                                       options_.kept_weight_bytes)),
+      rows_("rows",
+            pool_options(pool_of_rows(run_), options_.max_row_bytes, options_.max_row_bytes / 4)) {
   make_socket_folder(options_.directory);
 }
 
 LocalProcesses::~LocalProcesses() {
   const std::lock_guard lock(mutex_);
   acceptors_.clear();
-  segments_.reset();
+  weights_.close();
+  rows_.close();
   remove_socket_folder(options_.directory);
 }
 
@@ -101,24 +129,15 @@ Result<WorkerProcessAddress> LocalProcesses::new_address(const std::string& role
 }
 
 Result<LentBuffers> LocalProcesses::lend_buffers(const WorkerProcessAddress& address) {
-  const std::filesystem::path socket =
-      socket_path(std::filesystem::absolute(options_.directory), "weights");
-  {
-    const std::lock_guard lock(mutex_);
-    if (segments_ == nullptr) {
-      transport::SegmentServerOptions options;
-      options.path = socket;
-      TIDEMILL_ASSIGN_OR_RETURN(segments_,
-                                transport::SegmentServer::listen(pool_, std::move(options)));
-    }
-  }
-  transport::SegmentReaderGrant grant;
-  grant.reader = address.process;
-  grant.token = random_token();
-  grant.max_lent_bytes = static_cast<std::uint64_t>(options_.max_weight_bytes);
-  TIDEMILL_RETURN_IF_ERROR(pool_.add_reader(grant));
-  return LentBuffers{actors::make_segment_lender(weights_, grant.reader),
-                     {socket.string(), grant.reader, grant.token}};
+  const std::lock_guard lock(mutex_);
+  return weights_.add_reader(options_.directory, address.process);
+}
+
+Result<actors::RowLending> LocalProcesses::lend_rows(const WorkerProcessAddress& address) {
+  const std::lock_guard lock(mutex_);
+  TIDEMILL_ASSIGN_OR_RETURN(LentBuffers rows,
+                            rows_.add_reader(options_.directory, address.process));
+  return actors::RowLending{std::move(rows.lender), std::move(rows.segments)};
 }
 
 std::uint64_t LocalProcesses::start(const std::string& role, const WorkerProcessAddress& address,
@@ -132,7 +151,8 @@ std::uint64_t LocalProcesses::start(const std::string& role, const WorkerProcess
   return children_.start(std::move(child), [this, child_log, process = address.process,
                                             on_exit = std::move(on_exit)](const std::string& how) {
     on_exit(how + "; see " + child_log.string());
-    pool_.drop_reader(process);
+    weights_.pool().drop_reader(process);
+    rows_.pool().drop_reader(process);
   });
 }
 

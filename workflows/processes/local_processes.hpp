@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "actors/remote/segment_buffers.hpp"
@@ -37,6 +38,32 @@ struct LocalProcessesOptions {
   /// Units: bytes.
   std::int64_t max_weight_bytes = 0;
   std::int64_t kept_weight_bytes = 0;
+  /// The most shared memory that cells of leased rows may take. Units: bytes.
+  std::int64_t max_row_bytes = std::int64_t{64} << 20U;
+};
+
+/// Shared memory of which buffers are lent to the processes of a run.
+class LentMemory {
+public:
+  /// `name` is that of the socket at which processes get the memory.
+  LentMemory(std::string name, const transport::SegmentPoolOptions& options)
+      : name_(std::move(name)),
+        pool_(options),
+        copies_(std::make_shared<actors::SegmentCopies>(pool_)) {}
+
+  /// Allows a process to read, with a new token. The first call opens the socket in the folder of
+  /// the run.
+  /// Errors: those of `SegmentServer::listen` and `SegmentPool::add_reader`.
+  [[nodiscard]] Result<LentBuffers> add_reader(const std::filesystem::path& run,
+                                               std::uint32_t process);
+  void close() { server_.reset(); }
+  [[nodiscard]] transport::SegmentPool& pool() noexcept { return pool_; }
+
+private:
+  const std::string name_;
+  transport::SegmentPool pool_;
+  const std::shared_ptr<actors::SegmentCopies> copies_;
+  std::unique_ptr<transport::SegmentServer> server_;  // null: nothing was lent yet
 };
 
 /// Child processes, and sockets at which they reach this process.
@@ -51,23 +78,23 @@ public:
   std::uint64_t start(const std::string& role, const WorkerProcessAddress& address,
                       OnExit on_exit) override;
   [[nodiscard]] Result<LentBuffers> lend_buffers(const WorkerProcessAddress& address) override;
+  [[nodiscard]] Result<actors::RowLending> lend_rows(const WorkerProcessAddress& address) override;
   [[nodiscard]] int pid(std::uint64_t number) const override { return children_.pid(number); }
   void stop(std::uint64_t number) override { children_.stop(number); }
   [[nodiscard]] transport::PeerLinks& links() override { return thread_.links(); }
   [[nodiscard]] const Clock& clock() const override { return clock_; }
 
   /// Returns the memory from which buffers are lent without a copy.
-  [[nodiscard]] BufferAllocator& weight_memory() noexcept { return pool_; }
+  [[nodiscard]] BufferAllocator& weight_memory() noexcept { return weights_.pool(); }
 
 private:
   const LocalProcessesOptions options_;
   const std::uint64_t run_;
-  transport::SegmentPool pool_;
-  const std::shared_ptr<actors::SegmentCopies> weights_;
+  LentMemory weights_;
+  LentMemory rows_;
   SystemClock clock_;
   transport::PeerLinkThread thread_;
-  std::mutex mutex_;                                    // of the next four
-  std::unique_ptr<transport::SegmentServer> segments_;  // null: nothing was lent yet
+  std::mutex mutex_;  // of the servers of the memory, and of the next three
   std::uint32_t last_process_ = 0;
   std::map<std::string, std::unique_ptr<transport::Acceptor>> acceptors_;  // by transport
   std::map<std::string, std::string> informed_;  // transports of which the user knows, by role

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "actors/remote/buffer_exchange.hpp"
+#include "actors/remote/spawn.hpp"
 #include "actors/wire/serving_messages.hpp"
 #include "base/clock.hpp"
 #include "base/result.hpp"
@@ -17,7 +18,7 @@
 
 namespace tidemill::workflows {
 
-/// How tensors get to a process.
+/// How buffers get to a process.
 struct LentBuffers {
   std::shared_ptr<actors::BufferLender> lender;
   actors::SegmentAddress segments;  // where the process finds them
@@ -50,6 +51,10 @@ public:
   /// Prepares to lend tensors to the process that has this address, until it has ended.
   /// Errors: those of `SegmentServer::listen` and `SegmentPool::add_reader`.
   [[nodiscard]] virtual Result<LentBuffers> lend_buffers(const WorkerProcessAddress& address) = 0;
+  /// Prepares to lend cells of leased rows to the process. Errors: as `lend_buffers`; rows can then
+  /// be sent.
+  [[nodiscard]] virtual Result<actors::RowLending> lend_rows(
+      const WorkerProcessAddress& address) = 0;
   /// Returns the process id of a process that runs, or 0.
   [[nodiscard]] virtual int pid(std::uint64_t number) const = 0;
   /// Ends the process with this number. Does not wait. Unknown numbers are ignored.

@@ -12,7 +12,9 @@
 
 #include <caf/all.hpp>
 
+#include "actors/remote/segment_buffers.hpp"
 #include "actors/remote/spawn.hpp"
+#include "transport/segments/segment_reader.hpp"
 #include "workflows/actor_system.hpp"
 #include "workflows/process_limits.hpp"
 #include "workflows/processes/local_processes.hpp"
@@ -53,6 +55,22 @@ private:
   std::thread thread_;
 };
 
+// Connects to the memory of rows. If the connection breaks, the run may write to it again, so the
+// process ends.
+Result<std::shared_ptr<BufferResolver>> open_row_memory(
+    const SegmentAddress& segments, const std::shared_ptr<WorkerHostActor>& host) {
+  transport::SegmentReaderOptions options;
+  options.path = segments.socket;
+  options.reader = segments.reader;
+  options.token = segments.token;
+  options.on_lost = [host](const Status& why) {
+    caf::anon_send(*host, atom::closed_v, "the memory of rows: " + why.message());
+  };
+  TIDEMILL_ASSIGN_OR_RETURN(std::shared_ptr<transport::SegmentReader> reader,
+                            transport::SegmentReader::connect(options));
+  return make_segment_resolver(std::move(reader));
+}
+
 }  // namespace
 
 Status run_worker_process(const WorkerProcessAddress& address, const PrepareProcess& prepare) {
@@ -65,8 +83,10 @@ Status run_worker_process(const WorkerProcessAddress& address, const PrepareProc
   transport::PeerLinkThread links;
   ActorSystem actors;
   const auto port = std::make_shared<PeerPort>(clock);
-  const StreamConsumerActor stream = spawn_stream_proxy(actors.system(), port);
   const auto host = std::make_shared<WorkerHostActor>();
+  const StreamConsumerActor stream = spawn_stream_proxy(
+      actors.system(), port,
+      [host](const SegmentAddress& segments) { return open_row_memory(segments, host); });
   const auto log = [host](const std::string& line) { caf::anon_send(*host, atom::record_v, line); };
   WorkerHostDeps deps;
   deps.port = port;

@@ -214,6 +214,10 @@ private:
     process->starts = starts;
     process->port = std::make_shared<PeerPort>(hub_.clock());
     WorkerGateDeps deps;
+    const Status addressed = address(*process, index);
+    if (addressed.ok()) {
+      deps.rows = lend_rows(*process);
+    }
     deps.process = process->name;
     deps.port = process->port;
     deps.stream = stream_;
@@ -223,7 +227,8 @@ private:
     process->gate = spawn_worker_gate(system_, std::move(deps));
     options_.ends->add(process->gate);
     process->starter = process->gate;
-    if (const Status started = start_child(process, index); !started.ok()) {
+    const Status started = addressed.ok() ? start_child(process) : addressed;
+    if (!started.ok()) {
       process->port->close(started.message());
       caf::anon_send(process->gate, atom::closed_v, started.message());
     }
@@ -236,13 +241,26 @@ private:
     hub.stop(process.child);
   }
 
-  // Starts the process and opens the port to it.
-  Status start_child(const ProcessPtr& process, std::uint32_t index) {
-    TIDEMILL_ASSIGN_OR_RETURN(process->address,
+  Status address(Process& process, std::uint32_t index) {
+    TIDEMILL_ASSIGN_OR_RETURN(process.address,
                               hub_.new_address(options_.role, options_.transport, incarnation_));
     if (index < options_.cores.size()) {
-      process->address.cores = options_.cores[index];
+      process.address.cores = options_.cores[index];
     }
+    return {};
+  }
+
+  // Prepares to lend rows to a process. Without that it gets them in messages.
+  RowLending lend_rows(const Process& process) {
+    auto rows = hub_.lend_rows(process.address);
+    if (!rows.ok() && options_.log) {
+      options_.log(process.name + ": rows are sent in messages: " + rows.status().message());
+    }
+    return rows.ok() ? std::move(rows).value() : RowLending{};
+  }
+
+  // Starts the process and opens the port to it.
+  Status start_child(const ProcessPtr& process) {
     if (options_.devices.has_value()) {
       TIDEMILL_RETURN_IF_ERROR(add_device(process));
     }
