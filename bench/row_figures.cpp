@@ -52,7 +52,7 @@ constexpr const char* kRagged = "store_putget_ragged";
 constexpr const char* kConsumer = "consumer";
 constexpr std::uint32_t kOwner = 0;
 constexpr std::uint32_t kProcess = 1;
-constexpr std::uint32_t kGroupSize = 8;
+constexpr std::uint32_t kGroupSize = 8;  // of `store_putget*`
 constexpr std::uint64_t kCellBytes = 32 << 10;
 constexpr std::uint64_t kMaxUnits = 4;  // groups of a lease
 constexpr auto kPatience = std::chrono::minutes(2);
@@ -233,8 +233,9 @@ std::vector<storage::ColumnValue> make_cells(BufferAllocator& memory, std::uint6
 // The process of the stream, as far as rows need it.
 class Owner {
 public:
-  explicit Owner(const std::filesystem::path& folder)
+  Owner(const std::filesystem::path& folder, std::uint32_t group_size)
       : folder_(folder),
+        group_size_(group_size),
         pool_(pool_options()),
         copies_(std::make_shared<actors::SegmentCopies>(pool_)) {}
 
@@ -245,7 +246,7 @@ public:
       return {[](atom::record, const storage::SlotChanges&) {}};
     });
     actors::StreamDeps stream;
-    stream.options.group_size = kGroupSize;
+    stream.options.group_size = group_size_;
     stream.keeper = caf::actor_cast<actors::KeeperActor>(keeper_);
     stream_ = actors::spawn_stream(system, std::move(stream));
     port_ = std::make_shared<actors::PeerPort>(clock_);
@@ -292,12 +293,12 @@ public:
   void put(const std::function<std::vector<storage::ColumnValue>()>& make) {
     actors::NewGroup group;
     group.draw = groups_;
-    for (std::uint32_t i = 0; i < kGroupSize; ++i) {
+    for (std::uint32_t i = 0; i < group_size_; ++i) {
       actors::NewRow row;
-      row.row.id = {groups_ * kGroupSize + i};
+      row.row.id = {groups_ * group_size_ + i};
       row.row.group = {groups_};
       row.row.index_in_group = i;
-      row.row.group_size = kGroupSize;
+      row.row.group_size = group_size_;
       row.columns = make();
       group.rows.push_back(std::move(row));
     }
@@ -326,6 +327,7 @@ private:
   }
 
   const std::filesystem::path folder_;
+  const std::uint32_t group_size_;
   transport::SegmentPool pool_;
   const std::shared_ptr<actors::SegmentCopies> copies_;
   std::unique_ptr<transport::SegmentServer> server_;
@@ -465,6 +467,21 @@ std::vector<double> time_futex(Shared& shared, std::uint64_t wakes) {
   return us;
 }
 
+// Starts a consumer and opens the process of a stream with groups of this size, and measures.
+Status between_processes(std::uint32_t group_size, Shared& shared,
+                         const std::function<Status(Owner&)>& measure) {
+  shared.rows = 0;
+  const SocketFolder folder;
+  // Before any thread of this process.
+  const ForkedProcess consumer([&] { run_consumer(folder.path(), shared); });
+  if (!consumer.started()) {
+    return {Errc::kUnavailable, "cannot start a process"};
+  }
+  Owner owner(folder.path(), group_size);
+  TIDEMILL_RETURN_IF_ERROR(owner.open());
+  return measure(owner);
+}
+
 Result<RowFigure> measure_wake(const RowMeasure& how, Owner& owner, Shared& shared,
                                const std::vector<double>& futex) {
   RowFigure figure;
@@ -482,7 +499,7 @@ Result<RowFigure> measure_wake(const RowMeasure& how, Owner& owner, Shared& shar
     }
   }
   // The next figure counts the rows and the bytes that are read from here on.
-  TIDEMILL_RETURN_IF_ERROR(wait_for(shared.rows, total * kGroupSize));
+  TIDEMILL_RETURN_IF_ERROR(wait_for(shared.rows, total));
   owner.remove_rows();
   figure.wake_p50_us = quantile_of_unsorted(us, 0.5);
   figure.wake_p99_us = quantile_of_unsorted(us, 0.99);
@@ -507,25 +524,21 @@ Result<std::vector<RowFigure>> measure_rows(const RowMeasure& how) {
     return Status(Errc::kUnavailable, "cannot share memory");
   }
   auto& shared = *new (memory) Shared();
-  const SocketFolder folder;
-  std::vector<double> futex;
-  if (wanted(kWake)) {
-    futex = time_futex(shared, how.wakes);
-  }
-  // Before any thread of this process.
-  const ForkedProcess consumer([&] { run_consumer(folder.path(), shared); });
-  if (!consumer.started() || (wanted(kWake) && futex.empty())) {
-    return Status(Errc::kUnavailable, "cannot start a process");
-  }
-  Owner owner(folder.path());
-  TIDEMILL_RETURN_IF_ERROR(owner.open());
   std::vector<RowFigure> figures;
   if (wanted(kWake)) {
-    TIDEMILL_ASSIGN_OR_RETURN(figures.emplace_back(), measure_wake(how, owner, shared, futex));
+    const std::vector<double> futex = time_futex(shared, how.wakes);
+    TIDEMILL_RETURN_IF_ERROR(between_processes(1, shared, [&](Owner& owner) -> Status {
+      TIDEMILL_ASSIGN_OR_RETURN(figures.emplace_back(), measure_wake(how, owner, shared, futex));
+      return {};
+    }));
   }
   for (const bool ragged : {false, true}) {
     if (wanted(ragged ? kRagged : kPutGet)) {
-      TIDEMILL_ASSIGN_OR_RETURN(figures.emplace_back(), measure_putget(how, owner, shared, ragged));
+      TIDEMILL_RETURN_IF_ERROR(between_processes(kGroupSize, shared, [&](Owner& owner) -> Status {
+        TIDEMILL_ASSIGN_OR_RETURN(figures.emplace_back(),
+                                  measure_putget(how, owner, shared, ragged));
+        return {};
+      }));
     }
   }
   return figures;

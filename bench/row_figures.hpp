@@ -22,9 +22,10 @@ struct RowMeasure {
 ///
 /// `store_putget`: how fast rows with nine columns of 32 KiB pass from a producer in the process of
 /// the stream to a consumer in another one, over shared memory. The producer makes the cells and
-/// writes each byte; the consumer leases the rows, reads each byte, and acks them.
+/// writes each byte, in memory that can be lent; the consumer leases the rows, reads each byte, and
+/// acks them. Between two repetitions the rows are removed.
 /// `store_putget_ragged`: likewise, with cells of 1 to 63 KiB. `store_wake`: how long after a
-/// producer has begun to put a row a consumer runs that waits for it in another process.
+/// producer has begun to put one row a consumer runs that waits for it in another process.
 struct RowFigure {
   std::string name;
   std::uint64_t bytes = 0;    // of a repetition of `store_putget*`
