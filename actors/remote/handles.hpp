@@ -31,7 +31,8 @@ using WorkerStarterActor = caf::typed_actor<
     // Starts a worker in the other process, under the consumer name `name`, for the sender. Ends a
     // worker of this name that still runs. Replies once the worker runs. When it ends, the sender
     // gets `atom::stop`, or an exit message with the worker's failure. When the sender ends, the
-    // worker is ended. Fails with the failure of the start, or with `kTimeout`.
+    // worker is ended. Fails with the failure of the start (see `start_failure`), or with
+    // `kTimeout`.
     caf::replies_to<atom::start, StartWorker>::with<WorkerStatus>,
     // Lets the worker of this name finish what it holds and then end.
     caf::reacts_to<atom::drain, std::string>>;

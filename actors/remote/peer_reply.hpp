@@ -23,6 +23,12 @@ namespace tidemill::actors {
                      : Status(Errc::kUnavailable, failed.status().message());
 }
 
+/// Returns why a process cannot start a worker or a device, for the supervisor: what the process
+/// does not find (`kNotFound`) is `kInvalidArgument`, since another start will not find it either.
+[[nodiscard]] inline Status start_failure(const Status& failure) {
+  return failure.code() == Errc::kNotFound ? invalid_argument(failure.message()) : failure;
+}
+
 /// Checks that a call has a reply of `kind`.
 /// Errors: those of `failure_of`; `kUnavailable` for another kind.
 [[nodiscard]] inline Status check_reply(MessageKind kind, const PeerMessage& reply) {

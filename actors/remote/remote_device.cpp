@@ -33,17 +33,20 @@ struct RemoteDeviceState {
 
 using Self = RemoteDeviceActor::stateful_pointer<RemoteDeviceState>;
 
-void end(Self self, const Status& reason) {
+// Ends the actor. `code` is that of its exit and of the requests that wait.
+void end(Self self, const Status& reason, Errc code = Errc::kUnavailable) {
   auto& state = self->state;
   const Status ended = reason.ok() ? Status(Errc::kUnavailable, "its device has ended") : reason;
   const bool named = ended.message().starts_with(state.deps.process + ": ");
-  const Status why(Errc::kUnavailable,
-                   named ? ended.message() : ended.with_context(state.deps.process).message());
-  for (auto& [worker, promise] : std::exchange(state.waiting, {})) {
-    promise.deliver(to_caf_error(why));
-  }
+  Status why(code, named ? ended.message() : ended.with_context(state.deps.process).message());
   if (state.deps.on_end) {
     state.deps.on_end(ended);
+  }
+  if (state.deps.end_reason) {
+    why = state.deps.end_reason(why);
+  }
+  for (auto& [worker, promise] : std::exchange(state.waiting, {})) {
+    promise.deliver(to_caf_error(why));
   }
   self->quit(to_caf_error(why));
 }
@@ -58,8 +61,8 @@ void on_joined(Self self) {
 
 // The process has opened its device, or not.
 void on_opened(Self self, const PeerMessage& reply) {
-  if (const Status failure = failure_of(reply); !failure.ok()) {
-    end(self, failure);
+  if (const Status failure = start_failure(failure_of(reply)); !failure.ok()) {
+    end(self, failure, failure.code());
     return;
   }
   auto& deps = self->state.deps;

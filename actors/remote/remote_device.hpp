@@ -36,8 +36,8 @@ inline constexpr Duration kDeviceStartDeadline = std::chrono::minutes(10);
 
 /// REMOTE DEVICE: opens the device of another process and has it join the run. The workers that it
 /// is asked to start begin once the device has joined. It ends when the process or its device ends
-/// or the device is quarantined, with the reason, and the requests that wait then fail with
-/// `kUnavailable`.
+/// or the device is quarantined, with the reason, and the requests that wait then fail. The code is
+/// `kUnavailable`, but that of the failure if the process cannot open the device.
 using RemoteDeviceActor = WorkerStarterActor::extend<
     // The process has opened its device, or not.
     caf::reacts_to<atom::deliver, PeerMessagePtr>,
@@ -58,6 +58,8 @@ struct RemoteDeviceDeps {
   /// Called when the device cannot be used or has ended, with the reason. Not called if this actor
   /// is killed. May be empty.
   std::function<void(const Status&)> on_end;
+  /// Called after `on_end`, as in `WorkerGateDeps`.
+  std::function<Status(const Status&)> end_reason = {};
 };
 
 /// Spawns a remote device, which starts the device of the process.

@@ -80,6 +80,10 @@ struct WorkerGateDeps {
   /// reason. Not called if the gate is killed. May be empty.
   std::function<void(const Status&)> on_end;
   std::shared_ptr<WorkerWaits> waits = nullptr;  // written by the gate; may be null
+  std::function<void()> on_ready = {};           // called when its first worker runs; may be empty
+  /// Called after `on_end`. Returns the failure with which the gate ends, from the reason. Empty:
+  /// it ends with the reason.
+  std::function<Status(const Status&)> end_reason = {};
   RowLending rows = {};
 };
 

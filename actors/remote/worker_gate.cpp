@@ -45,12 +45,18 @@ using Self = WorkerGateActor::stateful_pointer<WorkerGateState>;
 // Ends the gate: the process breaks the rules, or cannot be reached.
 void end(Self self, const Status& why) {
   auto& state = self->state;
-  const Status reason = why.with_context(state.deps.process);
+  Status reason(Errc::kUnavailable, why.with_context(state.deps.process).message());
   state.deps.port->close(reason.message());
   if (const auto on_end = std::exchange(state.deps.on_end, {})) {
     on_end(reason);
   }
-  self->quit(to_caf_error({Errc::kUnavailable, reason.message()}));
+  if (state.deps.end_reason) {
+    reason = state.deps.end_reason(reason);
+  }
+  for (auto& [call, start] : std::exchange(state.starts, {})) {
+    start.promise.deliver(to_caf_error(reason));
+  }
+  self->quit(to_caf_error(reason));
 }
 
 template <class Reply>
@@ -281,10 +287,17 @@ void on_start_ended(Self self, const PeerMessage& reply) {
   if (start == self->state.starts.end()) {
     return;
   }
+  if (reply.failure.code() == Errc::kUnavailable) {
+    end(self, reply.failure);  // the link has ended, and no worker starts any more
+    return;
+  }
   WorkerGateState::Start started = std::move(start->second);
   self->state.starts.erase(start);
-  const Status failure = failure_of(reply).with_context(self->state.deps.process);
+  const Status failure = start_failure(failure_of(reply)).with_context(self->state.deps.process);
   if (failure.ok()) {
+    if (const auto on_ready = std::exchange(self->state.deps.on_ready, {})) {
+      on_ready();
+    }
     started.promise.deliver(started.worker);
     return;
   }

@@ -114,7 +114,8 @@ TEST_F(RemoteTest, AWorkerThatTheProcessCannotStartEndsWithTheFailure) {
     actors::StartWorker worker;
     Status failure;
   } cases[] = {
-      {{"missing-0", "missing", 0}, {Errc::kNotFound, "no workers of this kind"}},
+      // What a process does not find, it will not find at the next start either.
+      {{"missing-0", "missing", 0}, {Errc::kInvalidArgument, "no workers of this kind"}},
       {{"other", "reward", 3},
        {Errc::kInvalidArgument,
         "worker host: worker 3 of kind reward is reward-3 here, not other"}},

@@ -73,7 +73,7 @@ public:
                       OnExit on_exit) override {
     const std::uint64_t number = ++last_number_;
     if (ended_) {
-      on_exit("the simulation has ended");
+      on_exit({"the simulation has ended"});
       return number;
     }
     Process& process = processes_[number];
@@ -164,7 +164,7 @@ private:
       }
     }
     process.port->close(how);
-    process.on_exit(how);
+    process.on_exit({how});
   }
 
   caf::actor_system& system_;

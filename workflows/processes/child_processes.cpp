@@ -4,6 +4,7 @@
 #include "workflows/processes/child_processes.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <fcntl.h>
@@ -12,6 +13,7 @@
 #include <optional>
 #include <poll.h>
 #include <spawn.h>
+#include <string_view>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -22,6 +24,7 @@
 
 #include "base/check.hpp"
 #include "base/files/unique_fd.hpp"
+#include "base/text/clip.hpp"
 #include "base/text/process_end.hpp"
 
 namespace tidemill::workflows {
@@ -30,6 +33,56 @@ namespace {
 std::string error_text(int error) {
   return std::system_category().message(error);
 }
+
+// The pipe that takes what a process writes.
+struct OutputPipe {
+  UniqueFd read;
+  UniqueFd write;
+
+  // Neither end blocks: a process goes on even if this one is stopped.
+  static std::optional<OutputPipe> open() {
+    std::array<int, 2> ends{};
+    if (::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) {
+      return std::nullopt;
+    }
+    return OutputPipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
+  }
+};
+
+// Splits what a process writes into lines.
+class OutputLines {
+public:
+  // Takes the lines that end in `bytes`.
+  void add(std::string_view bytes) {
+    for (const char c : bytes) {
+      if (c == '\n' || rest_.size() == ChildProcesses::kMaxLineBytes) {
+        flush();
+      }
+      if (c != '\n') {
+        rest_ += c;
+      }
+    }
+  }
+  // Ends the last line.
+  void flush() {
+    if (!rest_.empty()) {
+      last_ = clipped(rest_, ChildProcesses::kMaxLineBytes);
+      rest_.clear();
+      ended_.push_back(last_);
+      ++count_;
+    }
+  }
+  // Returns the lines that have ended since the last call.
+  [[nodiscard]] std::vector<std::string> take() { return std::exchange(ended_, {}); }
+  [[nodiscard]] const std::string& last() const { return last_; }
+  [[nodiscard]] std::uint64_t count() const { return count_; }
+
+private:
+  std::string rest_;
+  std::string last_;
+  std::vector<std::string> ended_;
+  std::uint64_t count_ = 0;
+};
 
 // The attributes and file actions of a new process.
 class SpawnPlan {
@@ -124,13 +177,29 @@ private:
     bool stop = false;  // it shall end
     pid_t pid = 0;
     UniqueFd pidfd;
+    UniqueFd output;  // not open: the process has closed its end
+    OutputLines lines;
     std::optional<TimePoint> kill_at;  // after SIGTERM
     bool killed = false;
   };
   struct End {
     OnExit on_exit;
-    std::string how;
+    ChildEnd end;
   };
+  struct Output {
+    std::function<void(const std::vector<std::string>&)> on_lines;
+    std::vector<std::string> lines;
+  };
+  // What has happened to processes, to be passed on without the lock.
+  struct Events {
+    std::vector<Output> outputs;
+    std::vector<End> ends;
+
+    [[nodiscard]] bool empty() const { return outputs.empty() && ends.empty(); }
+  };
+
+  static constexpr std::size_t kReadBytes = 64U << 10U;
+  static constexpr int kLastReads = 32;  // more than a pipe holds, after the end of a process
 
   void wake() const {
     const std::uint64_t one = 1;
@@ -139,28 +208,31 @@ private:
 
   void run() {
     for (;;) {
-      std::vector<End> ends;
+      Events events;
       {
         const std::lock_guard lock(mutex_);
         for (auto& [number, child] : children_) {
           child.stop = child.stop || stopping_;
         }
-        update(ends);
-        if (stopping_ && children_.empty() && ends.empty()) {
+        update(events);
+        if (stopping_ && children_.empty() && events.empty()) {
           return;
         }
       }
-      for (const End& end : ends) {
-        end.on_exit(end.how);
+      for (const Output& output : events.outputs) {
+        output.on_lines(output.lines);
       }
-      if (ends.empty()) {
+      for (const End& end : events.ends) {
+        end.on_exit(end.end);
+      }
+      if (events.empty()) {
         wait();
       }
     }
   }
 
-  // Starts, stops and reaps what is due. Requires the lock.
-  void update(std::vector<End>& ends) {
+  // Starts, stops and reaps what is due, and reads what was written. Requires the lock.
+  void update(Events& events) {
     const TimePoint now = clock_.now();
     for (auto it = children_.begin(); it != children_.end();) {
       Child& child = it->second;
@@ -171,8 +243,18 @@ private:
       } else {
         how = reap(child.pid);
       }
+      read_output(child, how.empty() ? 1 : kLastReads);
       if (!how.empty()) {
-        ends.push_back({std::move(child.on_exit), std::move(how)});
+        child.lines.flush();
+      }
+      if (std::vector<std::string> lines = child.lines.take();
+          !lines.empty() && child.program.on_lines) {
+        events.outputs.push_back({child.program.on_lines, std::move(lines)});
+      }
+      if (!how.empty()) {
+        events.ends.push_back(
+            {std::move(child.on_exit),
+             {std::move(how), child.lines.last(), child.lines.count(), child.pid != 0}});
         it = children_.erase(it);
         continue;
       }
@@ -184,6 +266,21 @@ private:
         ::kill(-child.pid, SIGKILL);
       }
       ++it;
+    }
+  }
+
+  // Reads what the process has written, with at most `reads` reads.
+  static void read_output(Child& child, int reads) {
+    std::array<char, kReadBytes> bytes;
+    for (; reads > 0 && child.output.is_open(); --reads) {
+      const ssize_t got = ::read(child.output.get(), bytes.data(), bytes.size());
+      if (got > 0) {
+        child.lines.add({bytes.data(), static_cast<std::size_t>(got)});
+      } else if (got == 0) {
+        child.output.reset();  // a closed pipe is always ready, so polling it would spin
+      } else if (errno != EINTR) {
+        return;
+      }
     }
   }
 
@@ -206,17 +303,16 @@ private:
       argv.push_back(argument.data());
     }
     argv.push_back(nullptr);
-    constexpr mode_t kMode = 0644;
-    const UniqueFd output(
-        ::open(child.program.output.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, kMode));
-    if (!output.is_open()) {
-      return child.program.output.string() + ": cannot open: " + error_text(errno);
+    std::optional<OutputPipe> output = OutputPipe::open();
+    if (!output.has_value()) {
+      return "cannot start a process: " + error_text(errno);
     }
-    const SpawnPlan plan(output.get());
+    const SpawnPlan plan(output->write.get());
     const int error = plan.spawn(child.program.program.c_str(), argv.data(), child.pid);
     if (error != 0) {
       return "cannot start a process: " + error_text(error);
     }
+    child.output = std::move(output->read);
     child.pidfd = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, child.pid, 0)));
     if (!child.pidfd.is_open()) {
       const std::string why = error_text(errno);
@@ -227,7 +323,8 @@ private:
     return {};
   }
 
-  // Waits until a process ends or has to be killed, or until another thread changes something.
+  // Waits until a process writes, ends or has to be killed, or until another thread changes
+  // something.
   void wait() {
     std::vector<pollfd> files{{woken_.get(), POLLIN, 0}};
     TimePoint until = TimePoint::max();
@@ -235,6 +332,7 @@ private:
       const std::lock_guard lock(mutex_);
       for (const auto& [number, child] : children_) {
         files.push_back({child.pidfd.get(), POLLIN, 0});
+        files.push_back({child.output.get(), POLLIN, 0});  // a negative descriptor is left out
         if (child.kill_at.has_value() && !child.killed) {
           until = std::min(until, *child.kill_at);
         }

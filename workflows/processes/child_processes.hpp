@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -17,19 +16,32 @@ namespace tidemill::workflows {
 struct ChildProgram {
   std::string program;                 // a path
   std::vector<std::string> arguments;  // without the program's name
-  std::filesystem::path output;        // takes what it writes to stdout and stderr, at the end
+  /// Takes lines that the process has written to stdout or stderr, each at most
+  /// `ChildProcesses::kMaxLineBytes` long, as printable text. Called by a thread of the object that
+  /// has started the process, before `OnExit`. May be empty.
+  std::function<void(const std::vector<std::string>& lines)> on_lines = {};
+};
+
+/// How a process has ended.
+struct ChildEnd {
+  std::string how;          // "exit status 3", "killed by signal 9 (Killed)", why it did not start
+  std::string last_line;    // the last one that it has written; empty: none
+  std::uint64_t lines = 0;  // that it has written
+  bool started = false;
 };
 
 /// Child processes, each in a process group of its own, so that Ctrl-C does not reach them. A
-/// program that calls `begin_worker_process` is killed when this object or its process is gone.
+/// program that calls `begin_worker_process` is killed when this object or its process is gone. A
+/// process never waits for its output to be taken: what does not fit into its pipe is lost.
 ///
 /// The destructor ends all processes and waits until they are gone.
 /// Threads: safe to call concurrently, except from inside `OnExit`.
 class ChildProcesses {
 public:
-  /// Called once for each process, by a thread of this object, with how the process ended: such as
-  /// "exit status 3", "killed by signal 9 (Killed)" or why it could not be started.
-  using OnExit = std::function<void(const std::string& how)>;
+  /// Called once for each process, by a thread of this object.
+  using OnExit = std::function<void(const ChildEnd& end)>;
+  /// A longer line counts as several.
+  static constexpr std::size_t kMaxLineBytes = 4096;
   /// How long a process may take to end after SIGTERM. Then it is killed.
   static constexpr Duration kEndTime = std::chrono::seconds(2);
 

@@ -6,12 +6,16 @@
 #include <unistd.h>
 #include <utility>
 
+#include "base/text/clip.hpp"
 #include "transport/shm/shm_connection.hpp"
 #include "transport/zmq/zmq_connection.hpp"
 #include "workflows/processes/socket_folder.hpp"
 
 namespace tidemill::workflows {
 namespace {
+
+// How much of the last line of a process goes into the message about its end. Units: bytes.
+constexpr std::size_t kMaxLastWords = 300;
 
 // Distinguishes this process of a run from an earlier one, whose processes may still run.
 std::uint64_t random_number() {
@@ -85,7 +89,8 @@ LocalProcesses::LocalProcesses(LocalProcessesOptions options)
       weights_("weights", pool_options(pool_of_weights(run_), options_.max_weight_bytes,
                                        options_.kept_weight_bytes)),
       rows_("rows",
-            pool_options(pool_of_rows(run_), options_.max_row_bytes, options_.max_row_bytes / 4)) {
+            pool_options(pool_of_rows(run_), options_.max_row_bytes, options_.max_row_bytes / 4)),
+      log_(options_.directory / "processes.log") {
   make_socket_folder(options_.directory);
 }
 
@@ -142,15 +147,19 @@ Result<actors::RowLending> LocalProcesses::lend_rows(const WorkerProcessAddress&
 
 std::uint64_t LocalProcesses::start(const std::string& role, const WorkerProcessAddress& address,
                                     OnExit on_exit) {
-  const std::filesystem::path child_log = options_.directory / "processes.log";
-  ChildProgram child{options_.program.program, options_.program.arguments, child_log};
+  ChildProgram child{options_.program.program, options_.program.arguments};
+  child.on_lines = [this, name = address.name](const std::vector<std::string>& lines) {
+    log_.write(name, lines);
+  };
   child.arguments.insert(child.arguments.end(), {"--role", role});
   for (std::string& argument : arguments_of(address)) {
     child.arguments.push_back(std::move(argument));
   }
-  return children_.start(std::move(child), [this, child_log, process = address.process,
-                                            on_exit = std::move(on_exit)](const std::string& how) {
-    on_exit(how + "; see " + child_log.string());
+  return children_.start(std::move(child), [this, process = address.process,
+                                            on_exit = std::move(on_exit)](const ChildEnd& end) {
+    std::string words = clipped(end.last_line, kMaxLastWords);
+    words += end.lines > 1 ? "; see " + log_.path().string() : "";
+    on_exit({end.how, std::move(words), end.started});
     weights_.pool().drop_reader(process);
     rows_.pool().drop_reader(process);
   });

@@ -22,14 +22,15 @@
 #include "transport/segments/segment_server.hpp"
 #include "workflows/processes/child_processes.hpp"
 #include "workflows/processes/process_hub.hpp"
+#include "workflows/processes/process_log.hpp"
 #include "workflows/processes/worker_program.hpp"
 
 namespace tidemill::workflows {
 
 /// What worker processes of this host need.
 struct LocalProcessesOptions {
-  /// Of the run. Gets a folder for sockets, and `processes.log`, which takes what the processes
-  /// write to stdout and stderr.
+  /// Of the run. Gets a folder for sockets, and `processes.log` (process_log.hpp), which takes what
+  /// the processes write to stdout and stderr.
   std::filesystem::path directory;
   WorkerProgram program;
   /// Takes a line for the user: once for each role, which transport it uses and why.
@@ -94,6 +95,7 @@ private:
   LentMemory rows_;
   SystemClock clock_;
   transport::PeerLinkThread thread_;
+  ProcessLog log_;    // used by the thread of `children_`
   std::mutex mutex_;  // of the servers of the memory, and of the next three
   std::uint32_t last_process_ = 0;
   std::map<std::string, std::unique_ptr<transport::Acceptor>> acceptors_;  // by transport

@@ -24,14 +24,20 @@ struct LentBuffers {
   actors::SegmentAddress segments;  // where the process finds them
 };
 
+/// How a process has ended.
+struct ProcessEnd {
+  std::string how;         // "exit status 3", "killed by signal 9 (Killed)", why it did not start
+  std::string words = {};  // what it wrote last, and where to find more; empty: nothing
+  bool started = true;
+};
+
 /// The processes of a run besides its own. It must outlive all that uses it.
 ///
 /// Threads: safe to call concurrently.
 class ProcessHub {
 public:
-  /// Called once for each process with how it ended, such as "exit status 3", "killed by signal 9
-  /// (Killed)" or why it could not be started. Must not call the hub.
-  using OnExit = std::function<void(const std::string& how)>;
+  /// Called once for each process. Must not call the hub.
+  using OnExit = std::function<void(const ProcessEnd& end)>;
 
   ProcessHub() = default;
   ProcessHub(const ProcessHub&) = delete;

@@ -10,6 +10,7 @@ namespace tidemill::workflows {
 
 /// How a worker process reaches the process of its run. Passed on its command line.
 struct WorkerProcessAddress {
+  std::string name = {};    // of the process, for people; not passed on
   std::string transport;    // "shm" or "zmq"
   std::string reason = {};  // why that one, for people; not passed on
   std::string socket;       // a path

@@ -2,6 +2,7 @@
 // The processes of a role. Each index below their number has a process once a worker needs it.
 // States of a process:
 //   running   Its workers start. It ends: the next worker that needs the index starts another one.
+//             It ends too often in a row before it is ready: its workers fail the run.
 //   retiring  The number has become smaller. It takes no worker. Its last one ends: it is no longer
 //             running, and ends too, which may take a while. Meanwhile the index may have another.
 #include "workflows/processes/worker_processes.hpp"
@@ -15,6 +16,7 @@
 
 #include <caf/all.hpp>
 
+#include "actors/errors.hpp"
 #include "actors/remote/remote_device.hpp"
 #include "actors/remote/serving.hpp"
 #include "actors/remote/spawn.hpp"
@@ -34,12 +36,44 @@ struct Process {
   RemoteDeviceActor device;    // null: it has none
   std::shared_ptr<WorkerWaits> waits = std::make_shared<WorkerWaits>();
   std::atomic<bool> running = true;  // neither the gate nor the device has ended
+  std::atomic<bool> ready = false;   // one of its workers has run
+  std::atomic<bool> lost = false;    // it has ended, and was not asked to
   std::atomic<std::uint64_t> child = 0;
   std::uint32_t starts = 0;  // of processes with this index
   std::uint32_t workers = 0;
+  std::uint32_t early_ends = 0;  // of those before it, in a row: they have ended before being ready
   bool retiring = false;
 };
 using ProcessPtr = std::shared_ptr<Process>;
+
+// How often in a row a process may end before it is ready.
+constexpr std::uint32_t kMaxEarlyEnds = 3;
+
+// Returns how often in a row a process has ended before it was ready, this one included.
+std::uint32_t early_ends_with(const Process& process) {
+  return process.lost && !process.ready ? process.early_ends + 1 : 0;
+}
+
+// Returns the failure with which the workers of a process that is lost end. It would repeat if the
+// process has ended too often before it was ready.
+Status end_of_workers(const Process& process, const Status& why) {
+  const std::uint32_t early_ends = early_ends_with(process);
+  if (early_ends < kMaxEarlyEnds || why.code() != Errc::kUnavailable) {
+    return why;
+  }
+  std::string reason = why.message();
+  if (const std::string context = process.name + ": "; reason.starts_with(context)) {
+    reason.erase(0, context.size());
+  }
+  return {Errc::kResourceExhausted, process.name + ": has failed to start " +
+                                        std::to_string(early_ends) + " times in a row: " + reason};
+}
+
+// Returns how the process has ended, in words.
+std::string end_text(const Process& process, const ProcessEnd& end) {
+  return end.how + (process.ready || !end.started ? "" : " before it was ready") +
+         (end.words.empty() ? "" : ": " + end.words);
+}
 
 // The processes of one role in one incarnation.
 class WorkerProcesses final : public ProcessGroup,
@@ -68,8 +102,14 @@ public:
       const std::uint32_t index = place(worker.number);
       ProcessPtr& current = processes_[index];
       if (current == nullptr || !current->running) {
-        const std::uint32_t starts = current == nullptr ? 0 : current->starts;
-        current = open(index, starts + 1);
+        Result<ProcessPtr> opened = open(index, current);
+        if (!opened.ok()) {
+          if (current == nullptr) {
+            processes_.erase(index);
+          }
+          return ended_with(opened.status().with_context(process_name(index)));
+        }
+        current = std::move(opened).value();
       }
       process = current;
       ++process->workers;
@@ -208,42 +248,53 @@ private:
     return report;
   }
 
-  ProcessPtr open(std::uint32_t index, std::uint32_t starts) {
+  // Returns an actor that has ended with this failure, in the place of a worker.
+  caf::actor ended_with(const Status& why) {
+    return system_.spawn([why](caf::event_based_actor* self) { self->quit(to_caf_error(why)); });
+  }
+
+  // Opens the process with this index. `before` is the one before it, or null.
+  Result<ProcessPtr> open(std::uint32_t index, const ProcessPtr& before) {
     auto process = std::make_shared<Process>();
     process->name = process_name(index);
-    process->starts = starts;
+    process->starts = before == nullptr ? 1 : before->starts + 1;
+    process->early_ends = before == nullptr ? 0 : early_ends_with(*before);
     process->port = std::make_shared<PeerPort>(hub_.clock());
     WorkerGateDeps deps;
-    const Status addressed = address(*process, index);
-    if (addressed.ok()) {
-      deps.rows = lend_rows(*process);
-    }
+    TIDEMILL_RETURN_IF_ERROR(address(*process, index));
+    deps.rows = lend_rows(*process);
     deps.process = process->name;
     deps.port = process->port;
     deps.stream = stream_;
     deps.log = options_.log;
     deps.waits = process->waits;
+    deps.on_ready = [process] { process->ready = true; };
     deps.on_end = [&hub = hub_, process](const Status& /*why*/) { on_lost(hub, *process); };
+    if (!options_.devices.has_value()) {  // otherwise the workers end with the device
+      deps.end_reason = [process](const Status& why) { return end_of_workers(*process, why); };
+    }
     process->gate = spawn_worker_gate(system_, std::move(deps));
     options_.ends->add(process->gate);
     process->starter = process->gate;
-    const Status started = addressed.ok() ? start_child(process) : addressed;
-    if (!started.ok()) {
-      process->port->close(started.message());
-      caf::anon_send(process->gate, atom::closed_v, started.message());
+    if (const Status started = start_child(process); !started.ok()) {
+      caf::anon_send_exit(process->gate, caf::exit_reason::user_shutdown);
+      return started;
     }
     return process;
   }
 
   // The process cannot be used any more. It may still run.
   static void on_lost(ProcessHub& hub, Process& process) {
-    process.running = false;
+    if (process.running.exchange(false)) {
+      process.lost = true;
+    }
     hub.stop(process.child);
   }
 
   Status address(Process& process, std::uint32_t index) {
     TIDEMILL_ASSIGN_OR_RETURN(process.address,
                               hub_.new_address(options_.role, options_.transport, incarnation_));
+    process->address.name = process->name;
     if (index < options_.cores.size()) {
       process.address.cores = options_.cores[index];
     }
@@ -270,9 +321,9 @@ private:
     link.session.self = 0;
     link.session.peer = process->address.process;
     process->port->open(hub_.links(), link, caf::actor_cast<caf::strong_actor_ptr>(process->gate));
-    process->child =
-        hub_.start(options_.role, process->address,
-                   [port = process->port](const std::string& how) { port->close(how); });
+    process->child = hub_.start(options_.role, process->address, [process](const ProcessEnd& end) {
+      process->port->close(end_text(*process, end));
+    });
     return {};
   }
 
@@ -301,6 +352,7 @@ private:
       process->port->close(why.message());
       on_lost(hub, *process);
     };
+    deps.end_reason = [process](const Status& why) { return end_of_workers(*process, why); };
     process->device = spawn_remote_device(system_, std::move(deps));
     options_.ends->add(process->device);
     process->starter = process->device;

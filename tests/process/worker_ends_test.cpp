@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests what a run says and does when its worker processes cannot start, or end.
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/process/child_process_list.hpp"
+#include "tests/process/run_folder.hpp"
+#include "tests/support/wait_until.hpp"
+
+namespace tidemill::test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::Not;
+
+constexpr const char* kRun = "victim";
+constexpr const char* kLongRun = "train: {steps: 100000, prompts_per_step: 4}\n";
+constexpr const char* kPlacement =
+    "placement: {rollout: {processes: 1}, reward: {processes: 1, workers: 2}}\n";
+
+class WorkerEndsTest : public ::testing::Test {
+protected:
+  WorkerEndsTest() { folder_.write_rows(); }
+  ~WorkerEndsTest() override {
+    if (HasFailure()) {
+      folder_.keep();
+    }
+  }
+
+  [[nodiscard]] std::filesystem::path run_folder() const { return folder_.path() / "runs" / kRun; }
+
+  // Returns the live worker processes of a role.
+  static std::vector<pid_t> workers_of(const ProgramRun& run, const std::string& role) {
+    std::vector<pid_t> children = children_of(run.pid());
+    std::erase_if(children, [&](pid_t child) {
+      const std::string words = read_file("/proc/" + std::to_string(child) + "/cmdline");
+      return words.find("--role" + std::string(1, '\0') + role) == std::string::npos;
+    });
+    return children;
+  }
+  static void kill_workers(const ProgramRun& run, const std::string& role) {
+    const std::vector<pid_t> workers = workers_of(run, role);
+    EXPECT_FALSE(workers.empty()) << role;
+    for (const pid_t worker : workers) {
+      ::kill(worker, SIGKILL);
+    }
+  }
+
+  static int lines_with(const std::string& text, const std::string& part) {
+    std::istringstream lines(text);
+    int count = 0;
+    for (std::string line; std::getline(lines, line);) {
+      count += line.find(part) != std::string::npos ? 1 : 0;
+    }
+    return count;
+  }
+
+  RunFolder folder_;
+};
+
+// A failure that would repeat ends the run at once, with its code.
+TEST_F(WorkerEndsTest, AModelThatDisappearsEndsTheRunWithOneLine) {
+  std::filesystem::copy(TIDEMILL_MODEL_DIR, folder_.path() / "model");
+  std::string text = small_rl_run(kRun, std::string(kLongRun) + kPlacement);
+  text.replace(text.find(TIDEMILL_MODEL_DIR), std::string(TIDEMILL_MODEL_DIR).size(), "model");
+  folder_.write("run.yaml", text);
+  ProgramRun run(folder_.path(), tidemill({"run", "run.yaml"}));
+  ASSERT_TRUE(run.wait_for_error_text("rollout process 0 has joined"));
+  std::filesystem::rename(folder_.path() / "model", folder_.path() / "moved");
+  kill_workers(run, "rollout");
+  const auto ended = run.finish();
+  ASSERT_TRUE(ended.has_value()) << "hangs";
+  EXPECT_EQ(ended->code, 1) << ended->describe();
+  EXPECT_THAT(ended->last_error_line(),
+              MatchesRegex("rollout-[01]: rollout process 0: model.path: no folder or GGUF file "
+                           "`model` .*"));
+  EXPECT_EQ(lines_with(ended->err, "model.path:"), 1) << ended->err;
+  EXPECT_THAT(ended->err, Not(HasSubstr("restarting from the last commit")));
+}
+
+// The configuration of the run becomes unreadable, so its processes end before they can say why
+// over their links.
+TEST_F(WorkerEndsTest, AProcessThatNeverStartsIsGivenUpWithItsLastWords) {
+  folder_.write("run.yaml", small_rl_run(kRun, std::string(kLongRun) + kPlacement));
+  ProgramRun run(folder_.path(), tidemill({"run", "run.yaml"}));
+  ASSERT_TRUE(run.wait_for_error_text("rollout process 0 has joined"));
+  ASSERT_TRUE(wait_until([&] { return !workers_of(run, "reward").empty(); }, kHang));
+  std::ofstream(run_folder() / "run.yaml") << "nothing: 1\n";
+  kill_workers(run, "reward");
+  const auto ended = run.finish();
+  ASSERT_TRUE(ended.has_value()) << "hangs";
+  EXPECT_EQ(ended->code, 1) << ended->describe();
+  EXPECT_THAT(ended->last_error_line(),
+              MatchesRegex("reward-[01]: reward process 0: has failed to start 3 times in a row: "
+                           "exit status 2 before it was ready: runs/victim/run.yaml: .*"));
+  EXPECT_EQ(lines_with(ended->err, "exit status 2 before it was ready"), 3) << ended->err;
+  EXPECT_THAT(ended->err, Not(HasSubstr("restarting from the last commit")));
+  EXPECT_THAT(read_file(run_folder() / "processes.log"),
+              MatchesRegex("(20[0-9T:-]* reward process 0: [^\n]*\n)+"));
+}
+
+}  // namespace
+}  // namespace tidemill::test
