@@ -8,6 +8,7 @@
 
 #include "base/clock.hpp"
 #include "base/result.hpp"
+#include "base/status.hpp"
 #include "engines/reward/reward_options.hpp"
 #include "engines/reward_engine.hpp"
 
@@ -42,5 +43,14 @@ struct RewardPart {
 /// `kInvalidArgument`.
 [[nodiscard]] Result<ReferenceAnswerCheck> make_reference_answer_check(
     const RewardOptions& options);
+
+/// Starts the guard of this process: a process that waits until this one has ended, however it
+/// ends, and then kills its reward programs and what they have started. Nothing of that lives on
+/// for more than two seconds, except a process that has replaced its environment, and a process
+/// whose guard was killed before it. The guard is in a session of its own, and ends itself.
+///
+/// It is a copy of this process, so call this early, and only while the process has one thread.
+/// Errors: `kUnavailable` if the system cannot create a pipe or a process.
+[[nodiscard]] Status start_program_guard();
 
 }  // namespace tidemill::engines

@@ -17,6 +17,8 @@ namespace tidemill::engines {
 namespace {
 
 constexpr auto kKillTime = std::chrono::milliseconds(500);
+constexpr auto kOrphanKillTime = std::chrono::seconds(2);
+constexpr std::string_view kMarkName = "TIDEMILL_REWARD_PROGRAM=";
 constexpr std::size_t kMaxEnvironBytes = 1U << 20U;
 
 struct ProcessEntry {
@@ -53,21 +55,26 @@ std::optional<pid_t> live_parent(const std::string& stat) {
   return parent;
 }
 
-// Returns whether `environment`, entries that end in a zero byte, has the entry `mark`.
-bool has_entry(std::string_view environment, std::string_view mark) {
+// Which part of an entry a mark is.
+enum class MarkPart { kWhole, kStart };
+
+// Returns whether `environment`, entries that end in a zero byte, has the entry `mark`, or one that
+// starts with it.
+bool has_entry(std::string_view environment, std::string_view mark, MarkPart part) {
   for (std::size_t at = environment.find(mark); at != std::string_view::npos;
        at = environment.find(mark, at + 1)) {
     const std::size_t end = at + mark.size();
     const bool starts = at == 0 || environment[at - 1] == '\0';
-    if (starts && (end == environment.size() || environment[end] == '\0')) {
+    if (starts &&
+        (part == MarkPart::kStart || end == environment.size() || environment[end] == '\0')) {
       return true;
     }
   }
   return false;
 }
 
-std::vector<ProcessEntry> list_processes(const std::filesystem::path& proc,
-                                         const std::string& mark) {
+std::vector<ProcessEntry> list_processes(const std::filesystem::path& proc, const std::string& mark,
+                                         MarkPart part) {
   std::vector<ProcessEntry> found;
   std::error_code error;
   for (std::filesystem::directory_iterator it(proc, error), end; !error && it != end;
@@ -81,7 +88,7 @@ std::vector<ProcessEntry> list_processes(const std::filesystem::path& proc,
     const auto parent = live_parent(read_start(it->path() / "stat"));
     if (parent.has_value()) {
       entry.parent = *parent;
-      entry.marked = has_entry(read_start(it->path() / "environ"), mark);
+      entry.marked = has_entry(read_start(it->path() / "environ"), mark, part);
       found.push_back(entry);
     }
   }
@@ -92,13 +99,13 @@ std::vector<ProcessEntry> list_processes(const std::filesystem::path& proc,
 
 std::string make_process_mark() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
-  return "TIDEMILL_REWARD_PROGRAM=" + std::to_string(::getpid()) + "." +
-         std::to_string(::gettid()) + "." + std::to_string(now);
+  return std::string(kMarkName) + std::to_string(::getpid()) + "." + std::to_string(::gettid()) +
+         "." + std::to_string(now);
 }
 
 std::vector<pid_t> find_process_tree(const std::filesystem::path& proc, pid_t root,
                                      const std::string& mark) {
-  const std::vector<ProcessEntry> all = list_processes(proc, mark);
+  const std::vector<ProcessEntry> all = list_processes(proc, mark, MarkPart::kWhole);
   std::set<pid_t> tree{root};
   for (bool grown = true; grown;) {
     grown = false;
@@ -129,6 +136,22 @@ void kill_process_tree(pid_t root, const std::string& mark, const std::filesyste
     }
     ::poll(nullptr, 0, 1);
   } while (clock.now() < deadline);
+}
+
+void kill_marked_by(pid_t maker, const std::filesystem::path& proc, const Clock& clock) {
+  const TimePoint deadline = clock.now() + kOrphanKillTime;
+  const std::string start = std::string(kMarkName) + std::to_string(maker) + ".";
+  // A process that is being started may be missing from one list.
+  for (int empty = 0; empty < 2 && clock.now() < deadline;) {
+    ++empty;
+    for (const ProcessEntry& each : list_processes(proc, start, MarkPart::kStart)) {
+      if (each.marked) {
+        empty = 0;
+        ::kill(each.pid, SIGKILL);
+      }
+    }
+    ::poll(nullptr, 0, 1);
+  }
 }
 
 }  // namespace tidemill::engines

@@ -5,7 +5,7 @@
 // are therefore also found by their chain of parents, and by an environment entry that they inherit
 // from the program. A process escapes only if all three fail: it has left the group, its parent has
 // exited, and it has replaced or overwritten its environment. If this process is killed, only the
-// program itself ends with it.
+// program itself ends with it, unless there is a guard (program_guard.cpp).
 #pragma once
 
 #include <filesystem>
@@ -32,5 +32,9 @@ namespace tidemill::engines {
 /// unreaped child.
 void kill_process_tree(pid_t root, const std::string& mark, const std::filesystem::path& proc,
                        const Clock& clock);
+
+/// Kills all processes whose environment has a mark that the process `maker`, which has ended, has
+/// made, until there are none. Starts no round later than two seconds after the call.
+void kill_marked_by(pid_t maker, const std::filesystem::path& proc, const Clock& clock);
 
 }  // namespace tidemill::engines

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests what a run says and does when its worker processes cannot start, or end.
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -23,6 +25,7 @@ using ::testing::MatchesRegex;
 using ::testing::Not;
 
 constexpr const char* kRun = "victim";
+constexpr std::chrono::seconds kOrphanTime{2};
 constexpr const char* kLongRun = "train: {steps: 100000, prompts_per_step: 4}\n";
 constexpr const char* kPlacement =
     "placement: {rollout: {processes: 1}, reward: {processes: 1, workers: 2}}\n";
@@ -106,6 +109,39 @@ TEST_F(WorkerEndsTest, AProcessThatNeverStartsIsGivenUpWithItsLastWords) {
   EXPECT_THAT(ended->err, Not(HasSubstr("restarting from the last commit")));
   EXPECT_THAT(read_file(run_folder() / "processes.log"),
               MatchesRegex("(20[0-9T:-]* reward process 0: [^\n]*\n)+"));
+}
+
+// The reward program starts two processes, one of them in a session of its own.
+TEST_F(WorkerEndsTest, WhatARewardProgramHasStartedEndsWithItsProcess) {
+  const std::string program =
+      "sleep 1000 & echo $! >> pids; setsid sleep 1000 & echo $! >> pids; echo >> started; "
+      "exec python3 " TIDEMILL_TEST_DIR "/process/reward_program.py .";
+  std::string text = small_rl_run(kRun, std::string(kLongRun) + kPlacement);
+  const std::string rule = "reward: {kind: regex, pattern: '[A-Z]'}\n";
+  text.replace(text.find(rule), rule.size(),
+               "reward: {kind: command, command: [sh, -c, '" + program + "']}\n");
+  folder_.write("run.yaml", text);
+  const auto started = [&](const std::string& lines) {
+    return wait_until([&] { return read_file(folder_.path() / "started") >= lines; }, kHang);
+  };
+  const auto all_gone = [&] {
+    std::istringstream pids(read_file(folder_.path() / "pids"));
+    const std::vector<pid_t> all{std::istream_iterator<pid_t>(pids), {}};
+    return wait_until([&] { return std::ranges::none_of(all, is_alive); }, kOrphanTime);
+  };
+  ProgramRun run(folder_.path(), tidemill({"run", "run.yaml"}));
+  ASSERT_TRUE(run.wait_for_error_text("rollout process 0 has joined"));
+  ASSERT_TRUE(started("\n\n"));  // of both workers
+  ASSERT_TRUE(run.wait_for_error_text("     1 "));
+  const std::string first = read_file(folder_.path() / "pids");
+  kill_workers(run, "reward");
+  std::istringstream pids(first);
+  const std::vector<pid_t> killed{std::istream_iterator<pid_t>(pids), {}};
+  EXPECT_TRUE(wait_until([&] { return std::ranges::none_of(killed, is_alive); }, kOrphanTime));
+  ASSERT_TRUE(started("\n\n\n\n"));
+  run.send(SIGKILL);
+  ASSERT_TRUE(run.finish().has_value()) << "hangs";
+  EXPECT_TRUE(all_gone());
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workflows/rl/reward_process.hpp"
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
@@ -11,6 +12,7 @@
 #include "actors/data/text_codec.hpp"
 #include "actors/work/work_port.hpp"
 #include "base/clock.hpp"
+#include "engines/reward/factory.hpp"
 #include "workflows/model_run.hpp"
 #include "workflows/process_limits.hpp"
 #include "workflows/processes/worker_process.hpp"
@@ -33,9 +35,16 @@ Result<std::vector<std::unique_ptr<actors::WorkPort>>> start_ports(
   return ports;
 }
 
+bool starts_program(const RewardOptions& reward) {
+  return reward.scoring.get<CommandReward>() != nullptr;
+}
+
 }  // namespace
 
 Status run_reward_process(const RlOptions& options, const RewardProcess& process) {
+  if (std::ranges::any_of(options.reward, starts_program)) {
+    TIDEMILL_RETURN_IF_ERROR(engines::start_program_guard());
+  }
   TIDEMILL_ASSIGN_OR_RETURN(const auto ports, start_ports(options.placement.reward));
   const SystemClock clock;
   std::optional<actors::TextCodec> codec;

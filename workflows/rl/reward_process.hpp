@@ -20,9 +20,11 @@ struct RewardProcess {
   WorkerProcessAddress address;
 };
 
-/// Scores responses for the run that has started this process, until that ends it. Blocks.
-/// Errors: `kResourceExhausted` if a thread cannot be started; `kUnavailable` if the link to the
-/// process of the run has ended.
+/// Scores responses for the run that has started this process, until that ends it. Blocks. Requires
+/// that the process has one thread: if a program scores, the process gets a guard
+/// (engines/reward/program_guard.cpp).
+/// Errors: `kResourceExhausted` if a thread cannot be started; `kUnavailable` if the guard cannot,
+/// or if the link to the process of the run has ended.
 [[nodiscard]] Status run_reward_process(const RlOptions& options, const RewardProcess& process);
 
 }  // namespace tidemill::workflows
