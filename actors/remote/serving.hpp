@@ -12,6 +12,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -61,6 +62,9 @@ struct ServingProxyDeps {
   /// How long a response may take. Longer than the deadlines of requesters, so it passes only if a
   /// bug leaves a request open.
   Duration reply_deadline = std::chrono::hours(25);
+  /// Takes a line when tensors have waited for room for a while, at most once a minute. May be
+  /// empty.
+  std::function<void(const std::string&)> log = {};
 };
 
 /// Spawns a serving proxy. It lives until its port is closed.

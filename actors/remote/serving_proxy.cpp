@@ -35,6 +35,9 @@ using AdaptersPromise = caf::typed_response_promise<AdapterList>;
 // The pauses between attempts to lend: the first, and the longest.
 constexpr Duration kFirstPause = std::chrono::milliseconds(50);
 constexpr Duration kMaxPause = std::chrono::seconds(2);
+// A wait for room is no cause for a line before it takes this long.
+constexpr Duration kQuietWait = std::chrono::seconds(5);
+constexpr Duration kLogPause = std::chrono::minutes(1);
 
 // A message with tensors.
 using Content = std::variant<Snapshot, AdapterRequest>;
@@ -118,6 +121,7 @@ struct ServingProxyState {
   bool busy = false;               // the first change is being lent, or was sent
   bool with_base = false;          // the first change has been sent without its base in vain
   std::uint64_t change_call = 0;   // of the first change; 0: it was not sent
+  TimePoint log_at;                // when the next line about a wait may follow
   TimePoint give_up_at;            // when the first change has waited too long for room
   Duration pause = kFirstPause;    // before the next attempt
   std::shared_ptr<LendWork> work;  // of the first change
@@ -238,6 +242,16 @@ void start_next(Self self) {
   lend(self);
 }
 
+// Says that the first change waits for room, if it has waited for a while.
+void log_wait(Self self, const Status& why) {
+  auto& state = self->state;
+  const TimePoint now = self->clock().now();
+  if (state.deps.log && state.give_up_at - now < kMaxLendWait - kQuietWait && now >= state.log_at) {
+    state.log_at = now + kLogPause;
+    state.deps.log(state.deps.name + " waits for weights: " + why.message() + "; trying again");
+  }
+}
+
 // The tensors of the first change have been lent, or not.
 void on_lent(Self self) {
   auto& state = self->state;
@@ -246,6 +260,7 @@ void on_lent(Self self) {
     send_change(self, state.work->content());
   } else if (status.code() == Errc::kResourceExhausted &&
              self->clock().now() + state.pause < state.give_up_at) {
+    log_wait(self, status);
     drop(self, std::move(state.work));
     self->delayed_send(self, state.pause, atom::wake_v);
     state.pause = std::min(2 * state.pause, kMaxPause);

@@ -315,7 +315,11 @@ void SegmentServer::Loop::accept_all() {
     }
     if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
       // The connection stays in the queue of the listener, which would wake this thread at once.
-      report(system_error(errno, "accept a connection", options_.path));
+      const Status why = system_error(errno, "accept a connection", options_.path);
+      report(why);
+      if (options_.on_trouble) {
+        options_.on_trouble(why);
+      }
       watch_listener(0);
       accept_again_ = clock_.now() + kAcceptPause;
     }

@@ -32,6 +32,10 @@ struct SegmentServerOptions {
   /// If not empty: receives the reason for each connection that the server closes or refuses, one
   /// line for a log. Called by the thread of the server; must not block.
   std::function<void(const Status&)> on_closed;
+  /// If not empty: gets the reason each time a connection cannot be accepted for lack of
+  /// descriptors, memory or threads. It is tried again. Called by the thread of the server; must
+  /// not block.
+  std::function<void(const Status&)> on_trouble = {};
 };
 
 /// Serves the readers of one pool from a thread of its own, until it is destroyed. Then all

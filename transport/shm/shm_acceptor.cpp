@@ -64,6 +64,7 @@ private:
   [[nodiscard]] int wait_ms(TimePoint now) const;
   void accept(TimePoint now);
   void shake_hands(UniqueFd socket);
+  void report(const Status& why) const;
 
   ListeningSocket socket_;
   UniqueFd stop_;  // an eventfd that ends the thread
@@ -78,10 +79,18 @@ private:
   std::thread thread_;
 };
 
+// Reports what the system lacks. Other failures are faults of the process that connects.
+void ShmAcceptor::report(const Status& why) const {
+  if (why.code() == Errc::kResourceExhausted && options_.on_trouble) {
+    options_.on_trouble(why);
+  }
+}
+
 // Completes the handshake of a process that has sent something, or has closed its socket.
 void ShmAcceptor::shake_hands(UniqueFd socket) {
   Result<shm::ReceivedHello> received = shm::receive_hello(socket.get());
   if (!received.ok()) {
+    report(received.status());
     return;
   }
   if (received.value().hello.version != shm::kHandshakeVersion) {
@@ -92,6 +101,7 @@ void ShmAcceptor::shake_hands(UniqueFd socket) {
                                                              received.value().hello.ring_bytes);
   if (!memory.ok()) {
     const bool exhausted = memory.status().code() == Errc::kResourceExhausted;
+    report(memory.status());
     (void)shm::send_reply(
         socket.get(), exhausted ? shm::HelloOutcome::kNoResources : shm::HelloOutcome::kBadMemory);
     return;
@@ -100,6 +110,7 @@ void ShmAcceptor::shake_hands(UniqueFd socket) {
   Result<std::unique_ptr<Connection>> side =
       shm::ShmSide::create({shm::Role::kAcceptor, std::move(memory).value(), std::move(socket),
                             watcher_, options_.spin});
+  report(side.status());
   if (side.ok() && shm::send_reply(descriptor, shm::HelloOutcome::kAccepted).ok()) {
     on_accept_(std::move(side).value());
   }
@@ -112,6 +123,8 @@ void ShmAcceptor::accept(TimePoint now) {
     // Otherwise the process has gone again.
     if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
       accept_from_ = now + kAcceptRetryPause;
+      report({Errc::kResourceExhausted,
+              "cannot accept a connection: " + std::system_category().message(errno)});
     }
     return;
   }

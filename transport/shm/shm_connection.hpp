@@ -15,10 +15,12 @@
 #include <chrono>
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <memory>
 
 #include "base/clock.hpp"
 #include "base/result.hpp"
+#include "base/status.hpp"
 #include "transport/connection.hpp"
 
 namespace tidemill::transport {
@@ -34,6 +36,10 @@ struct ShmOptions {
   Duration spin = std::chrono::microseconds(20);
   /// How long an acceptor waits for the handshake of a process that has connected to its socket.
   Duration handshake_timeout = std::chrono::seconds(5);
+  /// If not empty: gets the reason each time a connection cannot be accepted for lack of
+  /// descriptors, memory or threads. It is tried again. Called by the thread of the acceptor; must
+  /// not block.
+  std::function<void(const Status&)> on_trouble = {};
 };
 
 /// The maximum number of handshakes that an acceptor waits for. If another process connects, the

@@ -98,6 +98,9 @@ Result<ReceivedHello> receive_hello(int socket) {
       ++num_descriptors;
     }
   }
+  if (size == sizeof(Hello) && (message.msg_flags & MSG_CTRUNC) != 0 && num_descriptors == 0) {
+    return Status(Errc::kResourceExhausted, "no descriptor is left for a connection");
+  }
   if (size != sizeof(Hello) || (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ||
       received.hello.magic != kHandshakeMagic || num_descriptors != 1) {
     return corrupt_data("not a hello");

@@ -318,6 +318,7 @@ private:
       const std::string why = error_text(errno);
       ::kill(-child.pid, SIGKILL);
       ::waitpid(child.pid, nullptr, 0);
+      child.pid = 0;
       return "cannot watch a process: " + why;
     }
     return {};

@@ -71,6 +71,7 @@ Result<LentBuffers> LentMemory::add_reader(const std::filesystem::path& run,
   if (server_ == nullptr) {
     transport::SegmentServerOptions options;
     options.path = socket;
+    options.on_trouble = on_trouble_;
     TIDEMILL_ASSIGN_OR_RETURN(server_, transport::SegmentServer::listen(pool_, std::move(options)));
   }
   transport::SegmentReaderGrant grant;
@@ -86,10 +87,14 @@ LocalProcesses::LocalProcesses(LocalProcessesOptions options)
     : options_(std::move(options)),
       run_(random_number()),
       // Freed memory of a version is kept for the next one.
-      weights_("weights", pool_options(pool_of_weights(run_), options_.max_weight_bytes,
-                                       options_.kept_weight_bytes)),
+      weights_("weights",
+               pool_options(pool_of_weights(run_), options_.max_weight_bytes,
+                            options_.kept_weight_bytes),
+               [this](const Status& why) { trouble_.note(why); }),
       rows_("rows",
-            pool_options(pool_of_rows(run_), options_.max_row_bytes, options_.max_row_bytes / 4)),
+            pool_options(pool_of_rows(run_), options_.max_row_bytes, options_.max_row_bytes / 4),
+            [this](const Status& why) { trouble_.note(why); }),
+      trouble_(clock_, options_.warn),
       log_(options_.directory / "processes.log") {
   make_socket_folder(options_.directory);
 }
@@ -113,9 +118,11 @@ Result<WorkerProcessAddress> LocalProcesses::new_address(const std::string& role
     const auto accept = [this](std::unique_ptr<transport::Connection> connection) {
       links().accept(std::move(connection));
     };
+    transport::ShmOptions shm;
+    shm.on_trouble = [this](const Status& why) { trouble_.note(why); };
     TIDEMILL_ASSIGN_OR_RETURN(acceptors_[chosen.name],
                               chosen.name == "shm"
-                                  ? transport::listen_shm(socket, accept)
+                                  ? transport::listen_shm(socket, accept, shm)
                                   : transport::listen_zmq("ipc://" + socket.string(), accept));
   }
   if (informed_[role] != chosen.name) {

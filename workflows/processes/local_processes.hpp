@@ -21,6 +21,7 @@
 #include "transport/segments/segment_pool.hpp"
 #include "transport/segments/segment_server.hpp"
 #include "workflows/processes/child_processes.hpp"
+#include "workflows/processes/connection_trouble.hpp"
 #include "workflows/processes/process_hub.hpp"
 #include "workflows/processes/process_log.hpp"
 #include "workflows/processes/worker_program.hpp"
@@ -35,6 +36,8 @@ struct LocalProcessesOptions {
   WorkerProgram program;
   /// Takes a line for the user: once for each role, which transport it uses and why.
   std::function<void(const std::string&)> inform;
+  /// Takes a warning for the user.
+  std::function<void(const std::string&)> warn;
   /// The most shared memory that weights may take, and how much of it is kept when it is free.
   /// Units: bytes.
   std::int64_t max_weight_bytes = 0;
@@ -46,9 +49,12 @@ struct LocalProcessesOptions {
 /// Shared memory of which buffers are lent to the processes of a run.
 class LentMemory {
 public:
-  /// `name` is that of the socket at which processes get the memory.
-  LentMemory(std::string name, const transport::SegmentPoolOptions& options)
+  /// `name` is that of the socket at which processes get the memory. `on_trouble` is as in
+  /// `SegmentServerOptions`.
+  LentMemory(std::string name, const transport::SegmentPoolOptions& options,
+             std::function<void(const Status&)> on_trouble)
       : name_(std::move(name)),
+        on_trouble_(std::move(on_trouble)),
         pool_(options),
         copies_(std::make_shared<actors::SegmentCopies>(pool_)) {}
 
@@ -62,6 +68,7 @@ public:
 
 private:
   const std::string name_;
+  const std::function<void(const Status&)> on_trouble_;
   transport::SegmentPool pool_;
   const std::shared_ptr<actors::SegmentCopies> copies_;
   std::unique_ptr<transport::SegmentServer> server_;  // null: nothing was lent yet
@@ -82,6 +89,9 @@ public:
   [[nodiscard]] Result<actors::RowLending> lend_rows(const WorkerProcessAddress& address) override;
   [[nodiscard]] int pid(std::uint64_t number) const override { return children_.pid(number); }
   void stop(std::uint64_t number) override { children_.stop(number); }
+  [[nodiscard]] Status trouble(Duration at_least) const override {
+    return trouble_.lasting(at_least);
+  }
   [[nodiscard]] transport::PeerLinks& links() override { return thread_.links(); }
   [[nodiscard]] const Clock& clock() const override { return clock_; }
 
@@ -94,6 +104,7 @@ private:
   LentMemory weights_;
   LentMemory rows_;
   SystemClock clock_;
+  ConnectionTrouble trouble_;
   transport::PeerLinkThread thread_;
   ProcessLog log_;    // used by the thread of `children_`
   std::mutex mutex_;  // of the servers of the memory, and of the next three

@@ -66,6 +66,9 @@ public:
   /// Ends the process with this number. Does not wait. Unknown numbers are ignored.
   virtual void stop(std::uint64_t number) = 0;
 
+  /// Returns why no process can reach this one, if that has been so for `at_least`, or success.
+  [[nodiscard]] virtual Status trouble(Duration /*at_least*/) const { return {}; }
+
   [[nodiscard]] virtual transport::PeerLinks& links() = 0;
   [[nodiscard]] virtual const Clock& clock() const = 0;
 };

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -54,14 +55,26 @@ std::uint32_t early_ends_with(const Process& process) {
   return process.lost && !process.ready ? process.early_ends + 1 : 0;
 }
 
+// How long other processes may be unable to reach the run before that ends it.
+constexpr Duration kMaxTrouble = std::chrono::seconds(10);
+
 // Returns the failure with which the workers of a process that is lost end. It would repeat if the
-// process has ended too often before it was ready.
-Status end_of_workers(const Process& process, const Status& why) {
+// process has ended too often before it was ready, or could not reach the run.
+Status end_of_workers(const ProcessHub& hub, const Process& process, const Status& why) {
   const std::uint32_t early_ends = early_ends_with(process);
-  if (early_ends < kMaxEarlyEnds || why.code() != Errc::kUnavailable) {
+  if (early_ends == 0 || (why.code() != Errc::kUnavailable && why.code() != Errc::kTimeout)) {
     return why;
   }
   std::string reason = why.message();
+  if (const Status trouble = hub.trouble(Duration::zero()); !trouble.ok()) {
+    reason += "; the run cannot accept its processes: " + trouble.message();
+    if (!hub.trouble(kMaxTrouble).ok()) {
+      return {Errc::kResourceExhausted, reason};
+    }
+  }
+  if (early_ends < kMaxEarlyEnds) {
+    return {why.code(), reason};
+  }
   if (const std::string context = process.name + ": "; reason.starts_with(context)) {
     reason.erase(0, context.size());
   }
@@ -271,7 +284,9 @@ private:
     deps.on_ready = [process] { process->ready = true; };
     deps.on_end = [&hub = hub_, process](const Status& /*why*/) { on_lost(hub, *process); };
     if (!options_.devices.has_value()) {  // otherwise the workers end with the device
-      deps.end_reason = [process](const Status& why) { return end_of_workers(*process, why); };
+      deps.end_reason = [&hub = hub_, process](const Status& why) {
+        return end_of_workers(hub, *process, why);
+      };
     }
     process->gate = spawn_worker_gate(system_, std::move(deps));
     options_.ends->add(process->gate);
@@ -294,7 +309,7 @@ private:
   Status address(Process& process, std::uint32_t index) {
     TIDEMILL_ASSIGN_OR_RETURN(process.address,
                               hub_.new_address(options_.role, options_.transport, incarnation_));
-    process->address.name = process->name;
+    process.address.name = process.name;
     if (index < options_.cores.size()) {
       process.address.cores = options_.cores[index];
     }
@@ -343,6 +358,7 @@ private:
     proxy.buffers = buffers.lender;
     proxy.work = options_.devices->work;
     proxy.has_base = true;
+    proxy.log = options_.log;
     deps.serving = spawn_serving_proxy(system_, std::move(proxy));
     options_.ends->add(deps.serving);
     deps.roster = options_.devices->roster;
@@ -352,7 +368,9 @@ private:
       process->port->close(why.message());
       on_lost(hub, *process);
     };
-    deps.end_reason = [process](const Status& why) { return end_of_workers(*process, why); };
+    deps.end_reason = [&hub = hub_, process](const Status& why) {
+      return end_of_workers(hub, *process, why);
+    };
     process->device = spawn_remote_device(system_, std::move(deps));
     options_.ends->add(process->device);
     process->starter = process->device;

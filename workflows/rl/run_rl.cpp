@@ -567,7 +567,7 @@ Status open_places(const RlOptions& options, const RunEnvironment& run, RlRun& o
     }
     TIDEMILL_RETURN_IF_ERROR(check_zmq_files(options.placement));
     opened.processes = std::make_unique<LocalProcesses>(LocalProcessesOptions{
-        run.directory, *run.worker_program, run.inform, allowed_memory(options.run.device),
+        run.directory, *run.worker_program, run.inform, run.log, allowed_memory(options.run.device),
         opened.plans.maximum.engine.published_bytes});
     open_control(options, run, opened);
   }

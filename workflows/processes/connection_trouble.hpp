@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// What keeps the worker processes of a run from reaching it, and says so from time to time.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/clock.hpp"
+#include "base/status.hpp"
+
+namespace tidemill::workflows {
+
+/// The trouble that a process has with accepting connections. It tries again, so the trouble is
+/// over once it has not been noted for `kOver`.
+///
+/// Threads: safe to call concurrently.
+class ConnectionTrouble {
+public:
+  static constexpr Duration kOver = std::chrono::seconds(3);
+  /// The time between two lines.
+  static constexpr Duration kPause = std::chrono::minutes(1);
+
+  /// `warn` takes lines for the user. `clock` outlives the object.
+  ConnectionTrouble(const Clock& clock, std::function<void(const std::string&)> warn)
+      : clock_(clock), warn_(std::move(warn)) {}
+
+  /// Notes that a connection could not be accepted because of `why`.
+  void note(const Status& why);
+  /// Returns the trouble if it has lasted for `at_least`, otherwise success.
+  [[nodiscard]] Status lasting(Duration at_least) const;
+
+private:
+  const Clock& clock_;
+  const std::function<void(const std::string&)> warn_;
+  mutable std::mutex mutex_;  // of all below
+  Status why_;
+  TimePoint since_;
+  TimePoint last_;
+  std::optional<TimePoint> told_;
+};
+
+}  // namespace tidemill::workflows
