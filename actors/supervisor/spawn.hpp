@@ -119,6 +119,8 @@ struct SupervisorDeps {
   /// Called with one line for every termination and restart, and for an early end that needs an
   /// explanation.
   std::function<void(const std::string&)> log;
+  /// Called with one line for every worker that was added, drained or removed. Empty: `log`.
+  std::function<void(const std::string&)> inform = {};
   WorkPort* port = nullptr;  // outlives the supervisor
   std::uint32_t first_incarnation = 0;
   /// How many starts of the run may fail in a row without a commit in between. Also how many times

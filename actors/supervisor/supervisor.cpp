@@ -100,6 +100,11 @@ struct SupervisorState {
 
 using Self = SupervisorActor::stateful_pointer<SupervisorState>;
 
+// Passes on a line about a change that was asked for.
+void inform(const SupervisorState& state, const std::string& line) {
+  (state.deps.inform ? state.deps.inform : state.deps.log)(line);
+}
+
 void prepare(Self self) {
   auto& state = self->state;
   state.phase = Phase::kPreparing;
@@ -316,7 +321,9 @@ void on_worker_down(Self self, const std::string& name, const caf::error& reason
     end_after_failure(self, std::move(end.failure));
     return;
   }
-  if (!end.note.empty()) {
+  if (end.wanted) {
+    inform(state, end.note);
+  } else if (!end.note.empty()) {
     log_worker_end(self, name, why, end);
   }
   if (state.parts.release) {
@@ -387,7 +394,7 @@ caf::result<WorkerStatus> add_worker(Self self, const std::string& kind) {
   state.last_added[kind] = number;
   state.added.push_back({name, kind, number});
   start_worker(self, std::move(spec).value());
-  state.deps.log(name + " was added");
+  inform(state, name + " was added");
   return *state.table.find(name);
 }
 
@@ -427,7 +434,7 @@ caf::result<WorkerStatus> remove_worker(Self self, const std::string& name) {
     return to_caf_error(status);
   }
   forget_worker(self, name);
-  state.deps.log(name + " was removed");
+  inform(state, name + " was removed");
   if (const caf::actor worker = running_worker(state, name)) {
     self->send_exit(worker, caf::exit_reason::kill);
   }

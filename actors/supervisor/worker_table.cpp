@@ -107,6 +107,7 @@ WorkerEnd WorkerTable::ended(const std::string& name, const Status& why, TimePoi
   Worker& worker = found->second;
   WorkerEnd end;
   if (worker.status.state == WorkerState::kDraining) {
+    end.wanted = why.ok();
     end.note =
         why.ok() ? name + " was drained" : name + " died while it was drained: " + why.message();
   } else if (worker.policy == FailurePolicy::kRestart) {

@@ -39,7 +39,8 @@ struct WorkerEnd {
   Action action = Action::kNone;
   Duration delay{0};
   Status failure;
-  std::string note;  // a line for the log; empty: nothing to say
+  std::string note;     // a line for the log; empty: nothing to say
+  bool wanted = false;  // it was drained, so the line is no warning
 };
 
 /// The workers of a run, by name. A value.

@@ -155,7 +155,7 @@ TEST(SegmentBuffers, AFullPoolIsAnErrorThatNamesTheTensor) {
   const auto lender = segments.add_reader(1);
   const Status full = actors::lend(*lender, {{"a", numbers(3 << 20, 1.0F)}}).status();
   EXPECT_EQ(full.code(), Errc::kResourceExhausted);
-  EXPECT_THAT(full.message(), StartsWith("tensor a: segment pool 7: "));
+  EXPECT_THAT(full.message(), StartsWith("tensor a: shared memory: "));
 }
 
 TEST(SegmentBuffers, WhatWasNotLentCannotBeResolvedAndTheRestIsUsed) {

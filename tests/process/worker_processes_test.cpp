@@ -175,6 +175,7 @@ TEST_P(WorkerProcessesTest, CanBeAddedAndDrainedWhileTheRunGoesOn) {
   const auto ended = run.finish();
   ASSERT_TRUE(ended.has_value()) << "hangs";
   ASSERT_EQ(ended->code, 0) << ended->describe();
+  EXPECT_NE(ended->err.find("info: rollout-4 was added"), std::string::npos) << ended->err;
   EXPECT_EQ(difference(undisturbed(text), run_output(folder, kRun)), "");
 }
 

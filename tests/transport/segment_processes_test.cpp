@@ -447,7 +447,7 @@ TEST(SegmentLimits, MemoryThatTheSystemRefusesIsAnError) {
       const Status status = pool.allocate_unwritten(128 << 20, DType::kU8).status();
       const bool named =
           status.code() == Errc::kResourceExhausted &&
-          status.message() == "segment pool 7: segment of 134217728 bytes: " + each.expected;
+          status.message() == "shared memory: segment of 134217728 bytes: " + each.expected;
       return named && pool.use().held_bytes() == 0;
     })) << each.expected;
   }

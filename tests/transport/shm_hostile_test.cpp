@@ -10,7 +10,10 @@
 #include <cstring>
 #include <fcntl.h>
 #include <functional>
+#include <future>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <sys/mman.h>
@@ -531,7 +534,14 @@ std::int64_t num_sleeps_of_others() {
 }
 
 TEST(ShmResources, AnAcceptorOutlivesALackOfDescriptors) {
-  ShmHost host;
+  std::mutex mutex;  // of `troubles`
+  std::set<std::string> troubles;
+  ShmOptions options;
+  options.on_trouble = [&](const Status& why) {
+    const std::lock_guard lock(mutex);
+    troubles.insert(why.to_string());
+  };
+  ShmHost host(options);
   const UniqueFd memory = memory_file(kMemory, kSeals);
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET, 0));
   const auto path = SocketPath::open(host.socket());
@@ -548,6 +558,34 @@ TEST(ShmResources, AnAcceptorOutlivesALackOfDescriptors) {
     EXPECT_EQ(host.num_accepted(), 0U);
   }
   EXPECT_EQ(outcome_at(socket.get()), shm::HelloOutcome::kAccepted);
+  const std::lock_guard lock(mutex);
+  EXPECT_EQ(troubles, std::set<std::string>{"resource_exhausted: cannot accept a connection: Too "
+                                            "many open files"});
+}
+
+// The last descriptor is that of the connection, so that none is left for its memory.
+TEST(ShmResources, AnAcceptorSaysThatItHasNoDescriptorForTheMemory) {
+  std::promise<std::string> trouble;
+  std::atomic<bool> first = true;
+  ShmOptions options;
+  options.on_trouble = [&](const Status& why) {
+    if (first.exchange(false)) {
+      trouble.set_value(why.to_string());
+    }
+  };
+  ShmHost host(options);
+  const UniqueFd memory = memory_file(kMemory, kSeals);
+  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET, 0));
+  const auto path = SocketPath::open(host.socket());
+  ASSERT_TRUE(path.ok());
+  wait_for_quiet();
+  const SoftLimit limit(RLIMIT_NOFILE, next_descriptor() + 1);
+  const auto* address = reinterpret_cast<const sockaddr*>(&path.value().address());
+  ASSERT_EQ(::connect(socket.get(), address, sizeof(sockaddr_un)), 0);
+  ASSERT_TRUE(shm::send_hello(socket.get(), good_hello(), memory.get()).ok());
+  auto said = trouble.get_future();
+  ASSERT_EQ(said.wait_for(kPatience), std::future_status::ready);
+  EXPECT_EQ(said.get(), "resource_exhausted: no descriptor is left for a connection");
 }
 
 TEST(ShmResources, ALackOfMemoryIsAnError) {

@@ -77,8 +77,8 @@ bool SegmentLedger::make_room(std::uint64_t size) {
 }
 
 Status SegmentLedger::no_room(std::uint64_t capacity) const {
-  return {Errc::kResourceExhausted, "segment pool " + std::to_string(options_.pool) +
-                                        ": no room for a segment of " + std::to_string(capacity) +
+  return {Errc::kResourceExhausted, "shared memory: no room for a segment of " +
+                                        std::to_string(capacity) +
                                         " bytes: " + std::to_string(use_.used_bytes) +
                                         " bytes are in use, " + std::to_string(use_.retired_bytes) +
                                         " bytes wait for readers to unmap them, the limit is " +

@@ -120,7 +120,7 @@ Result<Placement> SegmentStore::place_and_make(std::uint64_t size) {
   }
   settle(std::move(lock));
   if (!made.ok()) {
-    return made.with_context("segment pool " + std::to_string(options_.pool));
+    return made.with_context("shared memory");
   }
   return placement;
 }

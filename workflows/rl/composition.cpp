@@ -98,6 +98,7 @@ SupervisorActor spawn_rl_run(caf::actor_system& system, RlPlan plan, RlHooks hoo
   };
   deps.on_end = std::move(hooks.on_end);
   deps.log = shared->owner.log;
+  deps.inform = shared->owner.inform;
   deps.port = shared->owner.io_port;
   deps.first_incarnation = hooks.first_incarnation;
   deps.max_restarts = hooks.max_restarts;
