@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transport/query/query_server.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <fstream>
+#include <future>
 #include <string>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -14,6 +16,7 @@
 #include <gtest/gtest.h>
 
 #include "base/files/unique_fd.hpp"
+#include "tests/support/soft_limit.hpp"
 #include "tests/support/temporary_directory.hpp"
 
 namespace tidemill::transport {
@@ -110,6 +113,37 @@ TEST_F(QueryServerTest, AQueryWhoseAskerHasGoneIsNotAnswered) {
   EXPECT_EQ(send_query(path_, "late", 100ms).status().code(), Errc::kTimeout);
   EXPECT_EQ(send_query(path_, "a", 10s).value(), "you asked a");
   EXPECT_EQ(answered_, 1);
+}
+
+// The query waits in the queue of the socket meanwhile.
+TEST_F(QueryServerTest, ALackOfDescriptorsIsSaidAndTheQueryIsAnsweredLater) {
+  std::promise<std::string> trouble;
+  std::atomic<bool> first = true;
+  auto server = QueryServer::listen(
+      path_, [](const std::string& query) { return "you asked " + query; },
+      [&](const Status& why) {
+        if (first.exchange(false)) {
+          trouble.set_value(why.to_string());
+        }
+      });
+  ASSERT_TRUE(server.ok()) << server.status().to_string();
+  const UniqueFd asker(::socket(AF_UNIX, SOCK_SEQPACKET, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path_.string().copy(static_cast<char*>(address.sun_path), sizeof address.sun_path - 1);
+  auto said = trouble.get_future();
+  {
+    const test::SoftLimit limit(RLIMIT_NOFILE, test::next_descriptor());
+    ASSERT_EQ(::connect(asker.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address),
+              0);
+    ASSERT_EQ(::send(asker.get(), "a", 1, 0), 1);
+    ASSERT_EQ(said.wait_for(30s), std::future_status::ready);
+  }
+  EXPECT_EQ(said.get(), "resource_exhausted: cannot accept a connection: Too many open files");
+  std::string answer(100, '\0');
+  answer.resize(
+      static_cast<std::size_t>(std::max<ssize_t>(::recv(asker.get(), answer.data(), 100, 0), 0)));
+  EXPECT_EQ(answer, "you asked a");
 }
 
 // Those who connect and ask nothing, or too much, hold the server up for a second each at most.

@@ -25,6 +25,7 @@
 
 #include "base/files/unique_fd.hpp"
 #include "base/random.hpp"
+#include "tests/support/soft_limit.hpp"
 #include "tests/transport/recording_listener.hpp"
 #include "tests/transport/shm_host.hpp"
 #include "transport/envelope.hpp"
@@ -37,6 +38,8 @@ namespace tidemill::transport {
 namespace {
 
 using shm::Role;
+using test::next_descriptor;
+using test::SoftLimit;
 
 TimePoint patience_from_now() {
   return SystemClock().now() + kPatience;
@@ -485,30 +488,6 @@ TEST(ShmHostile, AWriterThatGoesOnAfterItsEndIsNotReadWithoutEnd) {
 }
 
 // -- lacks of resources --------------------------------------------------------------------------
-
-// Sets a soft limit of this process while it exists.
-class SoftLimit {
-public:
-  SoftLimit(decltype(RLIMIT_NOFILE) resource, rlim_t limit) : resource_(resource) {
-    TIDEMILL_CHECK(::getrlimit(resource, &before_) == 0);
-    rlimit now = before_;
-    now.rlim_cur = limit;
-    TIDEMILL_CHECK(::setrlimit(resource, &now) == 0);
-  }
-  SoftLimit(const SoftLimit&) = delete;
-  SoftLimit& operator=(const SoftLimit&) = delete;
-  ~SoftLimit() { (void)::setrlimit(resource_, &before_); }
-
-private:
-  decltype(RLIMIT_NOFILE) resource_;
-  rlimit before_{};
-};
-
-// Returns the smallest descriptor that is not used.
-rlim_t next_descriptor() {
-  const UniqueFd free(::dup(0));
-  return static_cast<rlim_t>(free.get());
-}
 
 TEST(ShmResources, AConnectorReportsALackOfDescriptors) {
   ShmHost host;

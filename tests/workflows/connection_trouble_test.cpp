@@ -25,7 +25,7 @@ private:
 TEST(ConnectionTrouble, IsSaidOnceAMinuteAndEnds) {
   HandClock clock;
   std::vector<std::string> lines;
-  workflows::ConnectionTrouble trouble(clock,
+  workflows::ConnectionTrouble trouble(clock, "the run cannot accept its worker processes",
                                        [&](const std::string& line) { lines.push_back(line); });
   const Status why(Errc::kResourceExhausted, "too many open files");
   EXPECT_TRUE(trouble.lasting(0s).ok());
@@ -35,8 +35,9 @@ TEST(ConnectionTrouble, IsSaidOnceAMinuteAndEnds) {
     clock.advance(100ms);
   }
   EXPECT_EQ(lines, std::vector<std::string>(
-                       2, "the run cannot accept its worker processes: too many open files; "
-                          "trying again"));
+                       2,
+                       "the run cannot accept its worker processes: too many open files; "
+                       "trying again"));
   EXPECT_EQ(trouble.lasting(0s).message(), "too many open files");
   clock.advance(workflows::ConnectionTrouble::kOver);
   EXPECT_TRUE(trouble.lasting(0s).ok()) << "it is over";

@@ -38,8 +38,11 @@ bool send(int socket, const std::string& text) {
 
 class QueryServer::Loop {
 public:
-  Loop(ListeningSocket socket, UniqueFd stop, Answer answer)
-      : socket_(std::move(socket)), stop_(std::move(stop)), answer_(std::move(answer)) {
+  Loop(ListeningSocket socket, UniqueFd stop, Answer answer, OnTrouble on_trouble)
+      : socket_(std::move(socket)),
+        stop_(std::move(stop)),
+        answer_(std::move(answer)),
+        on_trouble_(std::move(on_trouble)) {
     thread_ = std::thread([this] { run(); });
   }
   Loop(const Loop&) = delete;
@@ -60,12 +63,22 @@ private:
       }
       const UniqueFd connection(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
       if (!connection.is_open() && errno != EAGAIN) {
+        report(errno);
         ::poll(files, 1, kPauseMilliseconds);  // without descriptors, `poll` above would not wait
       }
       if (connection.is_open() && is_same_user(connection.get()) &&
           wait_to_read(connection.get(), clock_.now() + kMaxQueryWait)) {
         answer(connection.get());
       }
+    }
+  }
+
+  // Reports what the system lacks. Otherwise the process has gone again.
+  void report(int error) const {
+    if (on_trouble_ &&
+        (error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS)) {
+      on_trouble_({Errc::kResourceExhausted,
+                   "cannot accept a connection: " + std::system_category().message(error)});
     }
   }
 
@@ -84,6 +97,7 @@ private:
   ListeningSocket socket_;
   UniqueFd stop_;  // an event
   const Answer answer_;
+  const OnTrouble on_trouble_;
   std::thread thread_;
 };
 
@@ -91,7 +105,7 @@ QueryServer::QueryServer(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
 QueryServer::~QueryServer() = default;
 
 Result<std::unique_ptr<QueryServer>> QueryServer::listen(const std::filesystem::path& path,
-                                                         Answer answer) {
+                                                         Answer answer, OnTrouble on_trouble) {
   TIDEMILL_ASSIGN_OR_RETURN(ListeningSocket socket, ListeningSocket::open(path));
   UniqueFd stop(::eventfd(0, EFD_CLOEXEC));
   if (!stop.is_open()) {
@@ -99,8 +113,8 @@ Result<std::unique_ptr<QueryServer>> QueryServer::listen(const std::filesystem::
                   path.string() + ": " + std::generic_category().message(errno));
   }
   try {
-    return std::unique_ptr<QueryServer>(new QueryServer(
-        std::make_unique<Loop>(std::move(socket), std::move(stop), std::move(answer))));
+    return std::unique_ptr<QueryServer>(new QueryServer(std::make_unique<Loop>(
+        std::move(socket), std::move(stop), std::move(answer), std::move(on_trouble))));
   } catch (const std::system_error& error) {  // of the thread
     return Status(Errc::kResourceExhausted, path.string() + ": " + error.what());
   }

@@ -14,6 +14,7 @@
 
 #include "base/clock.hpp"
 #include "base/result.hpp"
+#include "base/status.hpp"
 
 namespace tidemill::transport {
 
@@ -31,12 +32,16 @@ public:
   /// one call at a time. A longer answer than `kMaxAnswerBytes` is cut off.
   using Answer = std::function<std::string(const std::string& query)>;
 
+  /// Gets the reason each time a connection cannot be accepted for lack of descriptors or memory.
+  /// It is tried again. Called by the thread of the server; must not block.
+  using OnTrouble = std::function<void(const Status& why)>;
+
   /// Listens at a path of any length. Only processes of this user get answers. A socket that a
-  /// killed process has left there is replaced.
+  /// killed process has left there is replaced. `on_trouble` may be empty.
   /// Errors: `kInvalidArgument` if the directory is none; `kNotFound` without the directory;
   /// `kResourceExhausted`; `kUnavailable`.
   [[nodiscard]] static Result<std::unique_ptr<QueryServer>> listen(
-      const std::filesystem::path& path, Answer answer);
+      const std::filesystem::path& path, Answer answer, OnTrouble on_trouble = {});
   QueryServer(const QueryServer&) = delete;
   QueryServer& operator=(const QueryServer&) = delete;
   /// Removes the socket. Waits for the query in progress.

@@ -18,7 +18,7 @@ void ConnectionTrouble::note(const Status& why) {
     told_ = now;
   }
   if (warn_) {
-    warn_("the run cannot accept its worker processes: " + why.message() + "; trying again");
+    warn_(fact_ + ": " + why.message() + "; trying again");
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What keeps the worker processes of a run from reaching it, and says so from time to time.
+// What keeps other processes from reaching the process of a run, and says so from time to time.
 #pragma once
 
 #include <chrono>
@@ -24,9 +24,11 @@ public:
   /// The time between two lines.
   static constexpr Duration kPause = std::chrono::minutes(1);
 
-  /// `warn` takes lines for the user. `clock` outlives the object.
-  ConnectionTrouble(const Clock& clock, std::function<void(const std::string&)> warn)
-      : clock_(clock), warn_(std::move(warn)) {}
+  /// `warn` takes lines for the user, which begin with `fact`, such as "the run cannot accept its
+  /// worker processes". `clock` outlives the object.
+  ConnectionTrouble(const Clock& clock, std::string fact,
+                    std::function<void(const std::string&)> warn)
+      : clock_(clock), fact_(std::move(fact)), warn_(std::move(warn)) {}
 
   /// Notes that a connection could not be accepted because of `why`.
   void note(const Status& why);
@@ -35,6 +37,7 @@ public:
 
 private:
   const Clock& clock_;
+  const std::string fact_;
   const std::function<void(const std::string&)> warn_;
   mutable std::mutex mutex_;  // of all below
   Status why_;

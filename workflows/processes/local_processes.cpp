@@ -94,7 +94,7 @@ LocalProcesses::LocalProcesses(LocalProcessesOptions options)
       rows_("rows",
             pool_options(pool_of_rows(run_), options_.max_row_bytes, options_.max_row_bytes / 4),
             [this](const Status& why) { trouble_.note(why); }),
-      trouble_(clock_, options_.warn),
+      trouble_(clock_, "the run cannot accept its worker processes", options_.warn),
       log_(options_.directory / "processes.log") {
   make_socket_folder(options_.directory);
 }

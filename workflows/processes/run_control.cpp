@@ -7,6 +7,7 @@
 
 #include "transport/query/query_server.hpp"
 #include "workflows/process_memory.hpp"
+#include "workflows/processes/connection_trouble.hpp"
 #include "workflows/processes/process_table.hpp"
 #include "workflows/processes/socket_folder.hpp"
 
@@ -89,6 +90,16 @@ Json scale(ProcessTable& table, const Json& query) {
                      : error_json(before.status().message());
 }
 
+// Says that queries cannot be accepted.
+struct QueryTrouble {
+  explicit QueryTrouble(std::function<void(const std::string&)> warn)
+      : lines(clock, "`tidemill top` and `tidemill scale` cannot reach this run", std::move(warn)) {
+  }
+
+  SystemClock clock;
+  ConnectionTrouble lines;
+};
+
 Json answer(ProcessTable& table, const std::string& owner_cores, const std::string& text) {
   const Result<Json> query = parse_json(text);
   if (!query.ok()) {
@@ -112,13 +123,13 @@ Json answer(ProcessTable& table, const std::string& owner_cores, const std::stri
 }  // namespace
 
 Result<std::unique_ptr<transport::QueryServer>> serve_run_control(
-    const std::filesystem::path& directory, std::shared_ptr<ProcessTable> table,
-    std::string owner_cores) {
+    const std::filesystem::path& directory, RunControlOptions options) {
+  const auto trouble = std::make_shared<QueryTrouble>(std::move(options.warn));
   return transport::QueryServer::listen(
       socket_of(directory),
-      [table = std::move(table), cores = std::move(owner_cores)](const std::string& query) {
-        return answer(*table, cores, query).to_line();
-      });
+      [table = std::move(options.table), cores = std::move(options.owner_cores)](
+          const std::string& query) { return answer(*table, cores, query).to_line(); },
+      [trouble](const Status& why) { trouble->lines.note(why); });
 }
 
 bool may_answer(const std::filesystem::path& directory) {

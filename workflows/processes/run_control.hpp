@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -20,11 +21,18 @@ namespace tidemill::workflows {
 
 class ProcessTable;
 
-/// Answers queries until the result is destroyed. Requires `make_socket_folder`. `owner_cores` are
-/// those of this process, for people. Errors: those of `QueryServer::listen`.
+/// What answers queries about a run.
+struct RunControlOptions {
+  std::shared_ptr<ProcessTable> table;
+  std::string owner_cores;  // of this process, for people
+  /// Takes a warning for the user when no query can be accepted, at most once a minute.
+  std::function<void(const std::string&)> warn;
+};
+
+/// Answers queries until the result is destroyed. Requires `make_socket_folder`.
+/// Errors: those of `QueryServer::listen`.
 [[nodiscard]] Result<std::unique_ptr<transport::QueryServer>> serve_run_control(
-    const std::filesystem::path& directory, std::shared_ptr<ProcessTable> table,
-    std::string owner_cores);
+    const std::filesystem::path& directory, RunControlOptions options);
 
 /// Returns whether a run that may answer is in progress in `directory`, or was when it was killed.
 [[nodiscard]] bool may_answer(const std::filesystem::path& directory);

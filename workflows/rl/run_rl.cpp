@@ -545,7 +545,8 @@ void open_control(const RlOptions& options, const RunEnvironment& run, RlRun& op
       std::max<std::int64_t>(opened.rollout_process.total(), 1));
   add("reward", placement.reward.processes, kMaxRewardProcesses,
       std::max<std::int64_t>(program_bytes().value_or(0), 1));
-  auto control = serve_run_control(run.directory, opened.table, to_text(opened.cores.owner));
+  auto control =
+      serve_run_control(run.directory, {opened.table, to_text(opened.cores.owner), run.log});
   if (control.ok()) {
     opened.control = std::move(control).value();
   } else {
