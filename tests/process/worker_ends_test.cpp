@@ -8,6 +8,7 @@
 #include <iterator>
 #include <sstream>
 #include <string>
+#include <sys/resource.h>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -109,6 +110,32 @@ TEST_F(WorkerEndsTest, AProcessThatNeverStartsIsGivenUpWithItsLastWords) {
   EXPECT_THAT(ended->err, Not(HasSubstr("restarting from the last commit")));
   EXPECT_THAT(read_file(run_folder() / "processes.log"),
               MatchesRegex("(20[0-9T:-]* reward process 0: [^\n]*\n)+"));
+}
+
+// A run that is short of descriptors would otherwise end once its new processes cannot reach it.
+TEST_F(WorkerEndsTest, MoreProcessesThanDescriptorsAllowAreRefusedAndTheRunGoesOn) {
+  folder_.write("run.yaml", small_rl_run(kRun, std::string(kLongRun) + kPlacement));
+  ProgramRun run(folder_.path(), tidemill({"run", "run.yaml"}));
+  ASSERT_TRUE(run.wait_for_error_text("rollout process 0 has joined"));
+  ASSERT_TRUE(run.wait_for_error_text("     1 "));
+  rlimit before{};
+  ASSERT_EQ(::prlimit(run.pid(), RLIMIT_NOFILE, nullptr, &before), 0);
+  const rlimit tight{110, before.rlim_max};
+  ASSERT_EQ(::prlimit(run.pid(), RLIMIT_NOFILE, &tight, nullptr), 0);
+  const auto refused = folder_.run({"scale", kRun, "reward=20"});
+  ASSERT_TRUE(refused.has_value()) << "hangs";
+  EXPECT_EQ(refused->code, 2) << refused->describe();
+  EXPECT_THAT(refused->err,
+              MatchesRegex("reward=20: 19 more processes and the run need 140 open files, and "
+                           "[0-9]+ are left \\(ulimit -n 110\\)\n"));
+  ASSERT_EQ(::prlimit(run.pid(), RLIMIT_NOFILE, &before, nullptr), 0);
+  const auto scaled = folder_.run({"scale", kRun, "reward=3"});
+  ASSERT_TRUE(scaled.has_value() && scaled->code == 0);
+  ASSERT_TRUE(wait_until([&] { return workers_of(run, "reward").size() == 3; }, kHang));
+  run.send(SIGINT);
+  const auto ended = run.finish();
+  ASSERT_TRUE(ended.has_value()) << "hangs";
+  EXPECT_EQ(ended->code, 0) << ended->describe();
 }
 
 // The reward program starts two processes, one of them in a session of its own.

@@ -1,16 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workflows/processes/process_table.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include <caf/all.hpp>
 
-namespace tidemill::workflows {
+#include "workflows/process_limits.hpp"
 
-void ProcessTable::add_role(const std::string& role, std::uint32_t processes,
-                            std::uint32_t max_processes) {
+namespace tidemill::workflows {
+namespace {
+
+// What a user asks for, such as "rollout=3".
+std::string wanted_text(const std::string& role, std::uint32_t processes) {
+  return role + "=" + std::to_string(processes);
+}
+
+}  // namespace
+
+void ProcessTable::add_role(const std::string& role, const RoleSize& size) {
   const std::lock_guard lock(mutex_);
-  roles_[role] = {processes, max_processes, {}};
+  roles_[role] = {size, {}};
 }
 
 void ProcessTable::set_group(const std::string& role, const std::weak_ptr<ProcessGroup>& group) {
@@ -30,7 +40,7 @@ actors::SupervisorActor ProcessTable::supervisor() const {
 
 std::uint32_t ProcessTable::processes(const std::string& role) const {
   const std::lock_guard lock(mutex_);
-  return roles_.at(role).processes;
+  return roles_.at(role).size.processes;
 }
 
 std::vector<ProcessReport> ProcessTable::report() const {
@@ -52,28 +62,63 @@ std::vector<ProcessReport> ProcessTable::report() const {
   return all;
 }
 
+// Returns the size of a role that may get this many processes.
+Result<RoleSize> ProcessTable::size_for(const std::string& role, std::uint32_t processes) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = roles_.find(role);
+  if (found == roles_.end()) {
+    return Status(Errc::kNotFound, role + ": this run has no such processes; placement." + role +
+                                       ".processes starts a run with some");
+  }
+  const RoleSize& size = found->second.size;
+  if (processes < 1 || processes > size.max_processes) {
+    return invalid_argument(wanted_text(role, processes) + ": must be from 1 to " +
+                            std::to_string(size.max_processes) + ", as the run's memory allows");
+  }
+  return size;
+}
+
+// Checks that this process has descriptors for all processes that are not connected yet, with
+// `processes` of the role.
+Status ProcessTable::check_files_for(const std::string& role, std::uint32_t processes) const {
+  std::map<std::string, std::uint32_t> connected;
+  for (const ProcessReport& process : report()) {
+    if (process.link.state == transport::PeerSession::State::kConnected) {
+      ++connected[process.role];
+    }
+  }
+  std::int64_t files = kFilesOfTheRun;
+  std::int64_t more = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [name, of] : roles_) {
+      const std::int64_t wanted = name == role ? processes : of.size.processes;
+      const std::int64_t missing = std::max<std::int64_t>(wanted - connected[name], 0);
+      files += missing * of.size.files_each;
+      more += missing;
+    }
+  }
+  return check_files(files, wanted_text(role, processes) + ": " + std::to_string(more) +
+                                " more processes and the run");
+}
+
 Result<std::uint32_t> ProcessTable::scale(const std::string& role, std::uint32_t processes) {
+  TIDEMILL_ASSIGN_OR_RETURN(const RoleSize size, size_for(role, processes));
+  if (processes > size.processes) {
+    TIDEMILL_RETURN_IF_ERROR(check_files_for(role, processes));
+  }
   std::shared_ptr<ProcessGroup> group;
   actors::SupervisorActor supervisor;
   std::uint32_t before = 0;
   {
     const std::lock_guard lock(mutex_);
-    const auto found = roles_.find(role);
-    if (found == roles_.end()) {
-      return Status(Errc::kNotFound, role + ": this run has no such processes; placement." + role +
-                                         ".processes starts a run with some");
-    }
-    Role& of = found->second;
-    if (processes < 1 || processes > of.max_processes) {
-      return invalid_argument(role + "=" + std::to_string(processes) + ": must be from 1 to " +
-                              std::to_string(of.max_processes) + ", as the run's memory allows");
-    }
+    Role& of = roles_.at(role);
     group = of.group.lock();
     supervisor = caf::actor_cast<actors::SupervisorActor>(supervisor_);
     if (group == nullptr || !supervisor) {
       return Status(Errc::kUnavailable, "the run is starting or ending");
     }
-    before = std::exchange(of.processes, processes);
+    before = std::exchange(of.size.processes, processes);
   }
   group->scale(processes, supervisor);
   return before;

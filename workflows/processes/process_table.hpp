@@ -19,6 +19,22 @@
 
 namespace tidemill::workflows {
 
+/// The descriptors that a run keeps free for its own files, and for what ZeroMQ opens besides
+/// connections.
+inline constexpr std::int64_t kFilesOfTheRun = 64;
+/// The descriptors that a run needs for each of its processes: for its end, its output, its
+/// connection and the one after that.
+inline constexpr std::int64_t kFilesPerProcess = 4;
+/// The same for a process with a device, which has a second connection, for weights.
+inline constexpr std::int64_t kFilesPerDevice = kFilesPerProcess + 1;
+
+/// The size of a role.
+struct RoleSize {
+  std::uint32_t processes = 0;                 // which the run has or should have
+  std::uint32_t max_processes = 0;             // as the memory allows
+  std::int64_t files_each = kFilesPerProcess;  // descriptors that the run needs for each of them
+};
+
 /// A process of a run besides its own.
 struct ProcessReport {
   std::string name;  // such as "rollout process 0"
@@ -55,9 +71,8 @@ public:
 /// Threads: safe to call concurrently.
 class ProcessTable {
 public:
-  /// Lets the run have up to `max_processes` processes of a role, of which it begins with
-  /// `processes`.
-  void add_role(const std::string& role, std::uint32_t processes, std::uint32_t max_processes);
+  /// Lets the run have processes of a role, up to `max_processes`.
+  void add_role(const std::string& role, const RoleSize& size);
   /// The group of the role in the present incarnation, which takes the place of the one before.
   void set_group(const std::string& role, const std::weak_ptr<ProcessGroup>& group);
   /// The supervisor, which is not kept alive.
@@ -71,15 +86,18 @@ public:
   /// Changes the number of processes of a role, also for later incarnations. Returns the number
   /// before. Does not wait until they run or have ended.
   /// Errors: `kNotFound` if the run has no processes of the role; `kInvalidArgument` for a number
-  /// out of range; `kUnavailable` while the run is starting or ending.
+  /// out of range; `kResourceExhausted` if this process has too few descriptors for more of them;
+  /// `kUnavailable` while the run is starting or ending.
   [[nodiscard]] Result<std::uint32_t> scale(const std::string& role, std::uint32_t processes);
 
 private:
   struct Role {
-    std::uint32_t processes = 0;
-    std::uint32_t max_processes = 0;
+    RoleSize size;
     std::weak_ptr<ProcessGroup> group;
   };
+
+  [[nodiscard]] Result<RoleSize> size_for(const std::string& role, std::uint32_t processes) const;
+  [[nodiscard]] Status check_files_for(const std::string& role, std::uint32_t processes) const;
 
   mutable std::mutex mutex_;  // of all below
   std::map<std::string, Role> roles_;

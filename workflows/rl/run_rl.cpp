@@ -505,14 +505,14 @@ Status check_zmq_files(const PlacementOptions& placement) {
   const auto over_zmq = [](const auto& role) {
     return role.transport == TransportChoice::kZmq ? role.processes : 0;
   };
-  const std::int32_t processes = over_zmq(placement.rollout) + over_zmq(placement.reward);
-  if (processes == 0) {
+  const std::int64_t rollout = over_zmq(placement.rollout);
+  const std::int64_t reward = over_zmq(placement.reward);
+  if (rollout + reward == 0) {
     return {};
   }
-  constexpr std::int64_t kOfTheRun = 64;   // its files, and what ZeroMQ opens besides connections
-  constexpr std::int64_t kPerProcess = 3;  // its connection, the next one, and what watches it
-  return check_files(kOfTheRun + kPerProcess * processes,
-                     "placement: " + std::to_string(processes) + " processes over ZeroMQ");
+  return check_files(
+      kFilesOfTheRun + kFilesPerDevice * rollout + kFilesPerProcess * reward,
+      "placement: " + std::to_string(rollout + reward) + " processes over ZeroMQ and the run");
 }
 
 // Divides the cores among the processes of the run.
@@ -532,19 +532,24 @@ CorePlan plan_cores(const PlacementOptions& placement, const RunEnvironment& run
 // allows. A run does without.
 void open_control(const RlOptions& options, const RunEnvironment& run, RlRun& opened) {
   const std::int64_t left = allowed_memory(options.run.device) - opened.plans.maximum.total();
-  const auto add = [&](const char* role, std::int64_t processes, std::int64_t most,
-                       std::int64_t bytes_each) {
-    if (processes > 0) {
-      const std::int64_t fit = processes + std::max<std::int64_t>(left, 0) / bytes_each;
-      opened.table->add_role(role, static_cast<std::uint32_t>(processes),
-                             static_cast<std::uint32_t>(std::min(most, fit)));
+  const auto add = [&](const char* role, RoleSize size, std::int64_t bytes_each) {
+    if (size.processes > 0) {
+      const std::int64_t fit =
+          size.processes + std::max<std::int64_t>(left, 0) / std::max<std::int64_t>(bytes_each, 1);
+      size.max_processes =
+          static_cast<std::uint32_t>(std::min<std::int64_t>(size.max_processes, fit));
+      opened.table->add_role(role, size);
     }
   };
   const PlacementOptions& placement = options.placement;
-  add("rollout", placement.rollout.processes, kMaxRolloutProcesses,
-      std::max<std::int64_t>(opened.rollout_process.total(), 1));
-  add("reward", placement.reward.processes, kMaxRewardProcesses,
-      std::max<std::int64_t>(program_bytes().value_or(0), 1));
+  add("rollout",
+      {static_cast<std::uint32_t>(placement.rollout.processes), kMaxRolloutProcesses,
+       kFilesPerDevice},
+      opened.rollout_process.total());
+  add("reward",
+      {static_cast<std::uint32_t>(placement.reward.processes), kMaxRewardProcesses,
+       kFilesPerProcess},
+      program_bytes().value_or(0));
   auto control =
       serve_run_control(run.directory, {opened.table, to_text(opened.cores.owner), run.log});
   if (control.ok()) {
