@@ -12,6 +12,7 @@
 
 #include "base/json/json.hpp"
 #include "bench/commands.hpp"
+#include "bench/idle_figure.hpp"
 #include "bench/row_figures.hpp"
 #include "bench/store_figures.hpp"
 #include "launcher/option_checks.hpp"
@@ -76,6 +77,20 @@ void write_text(std::ostream& out, const RowFigure& figure) {
       << " GB/s; written and read by one thread " << gigabytes / figure.copy_seconds << " GB/s\n";
 }
 
+void write_json(std::ostream& out, const IdleFigure& figure) {
+  Json::Object line{{"figure", kIdleFigure},
+                    {"core_share", figure.core_share},
+                    {"target", kIdleTarget},
+                    {"lease_attempts_per_s", figure.lease_attempts_per_second}};
+  out << Json(std::move(line)).to_line();
+}
+
+void write_text(std::ostream& out, const IdleFigure& figure) {
+  out << std::fixed << std::setprecision(2) << kIdleFigure << ": " << 100.0 * figure.core_share
+      << "% of a core, at most " << 100.0 * kIdleTarget << "% wanted; the stream tries "
+      << figure.lease_attempts_per_second << " leases/s\n";
+}
+
 class StoreCommand final : public launcher::Command {
 public:
   [[nodiscard]] std::string name() const override { return "store"; }
@@ -92,6 +107,7 @@ public:
             ->allow_extra_args(false);
     std::vector<std::string> names = store_figures();
     std::ranges::copy(row_figures(), std::back_inserter(names));
+    names.emplace_back(kIdleFigure);
     launcher::accept_names(*figure, names);
     auto* order =
         app.add_option("--order", order_, "Order in which rows are finished")->default_str("both");
@@ -120,6 +136,15 @@ public:
                       ->type_name("N")
                       ->capture_default_str();
     launcher::accept_integers(*wakes, {10, 100'000});
+    auto* idle_rows = app.add_option("--idle-rows", idle_.rows, "Rows of the stream of store_idle")
+                          ->type_name("N")
+                          ->capture_default_str();
+    launcher::accept_integers(*idle_rows, {1'000, 100'000'000});
+    auto* idle_seconds =
+        app.add_option("--idle-seconds", idle_.seconds, "How long store_idle is measured")
+            ->type_name("N")
+            ->capture_default_str();
+    launcher::accept_integers(*idle_seconds, {1, 3'600});
   }
 
   [[nodiscard]] Status run(launcher::Session& session) override {
@@ -134,10 +159,15 @@ public:
     row_.repetitions = how_.repetitions;
     std::ranges::copy_if(how_.figures, std::back_inserter(row_.figures), is_of_rows);
     std::erase_if(how_.figures, is_of_rows);
+    const bool idle = all || std::erase(how_.figures, kIdleFigure) > 0;
     // First, because they start processes, which a process with one thread may do.
     if (all || !row_.figures.empty()) {
       TIDEMILL_ASSIGN_OR_RETURN(const std::vector<RowFigure> figures, measure_rows(row_));
       write_all(session, figures);
+    }
+    if (idle) {
+      TIDEMILL_ASSIGN_OR_RETURN(const IdleFigure figure, measure_idle(idle_));
+      write_all(session, std::vector<IdleFigure>{figure});
     }
     if (all || !how_.figures.empty()) {
       write_all(session, measure_store(how_));
@@ -156,6 +186,7 @@ private:
 
   StoreMeasure how_;
   RowMeasure row_;
+  IdleMeasure idle_;
   std::string order_;
 };
 

@@ -47,7 +47,7 @@ using DecideGroup = std::function<Result<GroupDecision>(std::span<const GroupMem
 struct AdvantageWorkerDeps {
   std::string name = "advantage-0";
   std::uint32_t max_groups = 16;  // per lease
-  Duration lease_wait = std::chrono::seconds(1);
+  Duration lease_wait = kLeaseWait;
   StreamConsumerActor stream;
   DecideGroup decide;
 };

@@ -42,7 +42,7 @@ struct RewardWorkerDeps {
   std::string name = "reward-0";
   std::uint32_t max_in_flight = 64;  // rows
   std::uint32_t max_unscored = 256;  // deliveries
-  Duration lease_wait = std::chrono::seconds(1);
+  Duration lease_wait = kLeaseWait;
   /// How long one step of the engine may wait for an external program.
   Duration patience = std::chrono::milliseconds(200);
   StreamConsumerActor stream;

@@ -40,7 +40,7 @@ struct RolloutWorkerDeps {
   std::int32_t max_new_tokens = 1;
   std::vector<std::int32_t> stop_ids;
   std::vector<std::string> stop_strings;
-  Duration lease_wait = std::chrono::seconds(1);
+  Duration lease_wait = kLeaseWait;
   /// A row is given back if the device does not reply within this time. It includes the wait for
   /// training, for other rows and, with a fixed order, for a version. `max_new_tokens` bounds the
   /// generation itself: a limit on its time would make results depend on the speed of the machine.

@@ -19,6 +19,11 @@ namespace tidemill::actors {
 /// The value of `LeaseRequest::before_group` for a request without a bound.
 inline constexpr std::uint64_t kAnyGroup = std::numeric_limits<std::uint64_t>::max();
 
+/// How long workers let the stream delay its reply. The stream replies as soon as there are rows,
+/// so the wait only says how often an idle worker asks, and how long a draining one may take to
+/// end.
+inline constexpr Duration kLeaseWait = std::chrono::seconds(4);
+
 /// One row of a new group.
 struct NewRow {
   storage::SampleRow row;

@@ -48,6 +48,17 @@ TEST(StoreCommand, MeasuresBatchesForThePeer) {
   EXPECT_FALSE(lines[0].contains("ratio")) << "its target is relative to a peer";
 }
 
+TEST(StoreCommand, MeasuresConsumersThatWait) {
+  const Outcome outcome =
+      run_store({"--figure", "store_idle", "--idle-rows", "1000", "--idle-seconds", "1", "--json"});
+  ASSERT_EQ(outcome.code, kDone) << outcome.err;
+  const auto lines = outcome.lines();
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_EQ(lines[0]["figure"], "store_idle");
+  EXPECT_GT(lines[0]["core_share"], 0.0);
+  EXPECT_GT(lines[0]["lease_attempts_per_s"], 0.0);
+}
+
 TEST(StoreCommand, PassesRowsToAnotherProcess) {
   const Outcome outcome =
       run_store({"--figure", "store_putget", "--figure", "store_wake", "--passed-rows", "16",
