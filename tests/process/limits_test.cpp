@@ -106,7 +106,7 @@ TEST_F(LimitsTest, TooFewDescriptorsForProcessesOverZeroMqAreRefused) {
   const Ended ended = run_in_shell("ulimit -n 100; ", processes + "50");
   EXPECT_EQ(ended.code, 1) << ended.describe();
   EXPECT_THAT(ended.last_error_line(),
-              MatchesRegex("placement: 50 processes over ZeroMQ and the run need 264 "
+              MatchesRegex("placement: 50 processes over ZeroMQ and the run need 378 "
                            "open files, and [0-9]+ are left \\(ulimit -n 100\\)"));
 }
 

@@ -74,14 +74,14 @@ TEST_F(ProcessTableTest, RefusesWhatItDoesNotKnowAndWhatMemoryDoesNotAllow) {
   }
 }
 
-// Two more reward processes need four descriptors each, the rollout process that is not connected
-// five, and the run keeps some for itself.
+// Two more reward processes need five descriptors each, the rollout process that is not connected
+// six, and the run keeps some for itself.
 TEST_F(ProcessTableTest, RefusesMoreProcessesThanDescriptorsAllow) {
-  constexpr rlim_t kNeeded = 2 * 4 + 5 + 64;
+  constexpr rlim_t kNeeded = 2 * 5 + 6 + 128;
   const Status status = scale_with(kNeeded - 1, "reward", 5);
   EXPECT_EQ(status.code(), Errc::kResourceExhausted);
-  EXPECT_THAT(status.message(), StartsWith("reward=5: 3 more processes and the run need 77 open "
-                                           "files, and 76 are left (ulimit -n "));
+  EXPECT_THAT(status.message(), StartsWith("reward=5: 3 more processes and the run need 144 open "
+                                           "files, and 143 are left (ulimit -n "));
   EXPECT_EQ(table_.processes("reward"), 3U);
   EXPECT_EQ(scale_with(kNeeded, "reward", 5).code(), Errc::kUnavailable) << "it has no supervisor";
   EXPECT_EQ(scale_with(1, "reward", 2).code(), Errc::kUnavailable) << "fewer are allowed";

@@ -19,13 +19,13 @@
 
 namespace tidemill::workflows {
 
-/// The descriptors that a run keeps free for its own files, and for what ZeroMQ opens besides
-/// connections.
-inline constexpr std::int64_t kFilesOfTheRun = 64;
+/// The descriptors that a run keeps free for its own files, for the segments of rows, and for what
+/// ZeroMQ opens besides connections.
+inline constexpr std::int64_t kFilesOfTheRun = 128;
 /// The descriptors that a run needs for each of its processes: for its end, its output, its
-/// connection and the one after that.
-inline constexpr std::int64_t kFilesPerProcess = 4;
-/// The same for a process with a device, which has a second connection, for weights.
+/// connection and the one after that, and the one for rows.
+inline constexpr std::int64_t kFilesPerProcess = 5;
+/// The same for a process with a device, which has another connection, for weights.
 inline constexpr std::int64_t kFilesPerDevice = kFilesPerProcess + 1;
 
 /// The size of a role.
