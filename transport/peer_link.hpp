@@ -24,7 +24,9 @@ namespace tidemill::transport {
 
 /// Receives what happens on a link.
 ///
-/// A call may use the link, but not destroy it.
+/// A call may use the link, but not destroy it. It must return well within
+/// `PeerSessionOptions::max_silence`: meanwhile nothing is read from the connection, which then
+/// counts as silent.
 /// Threads: one call at a time, from any thread that calls `PeerLink::end`, `PeerLinks::advance` or
 /// one of the connections.
 class PeerLinkListener {

@@ -50,28 +50,26 @@ void LentCells::keep_first(std::size_t num_rows) {
   }
 }
 
-Result<LeaseReply> read_rows(const Buffer& body, BufferResolver* resolver) {
+Result<ReadRows> read_rows(const Buffer& body, BufferResolver* resolver) {
   auto reply = from_wire<LeaseReply>(body);
-  Status first = reply.status();
-  if (reply.ok()) {
-    for (storage::LeasedRow& row : reply.value().rows) {
-      for (storage::ColumnValue& cell : row.columns) {
-        if (cell.value.resolved()) {
-          continue;
-        }
-        auto bytes = resolve_cell(resolver, cell.value.identity());
-        if (bytes.ok()) {
-          cell.value = std::move(bytes).value();
-        } else if (first.ok()) {
-          first = bytes.status().with_context("a leased row");
-        }
+  if (!reply.ok()) {
+    return Status(Errc::kUnavailable, reply.status().message());
+  }
+  ReadRows read{std::move(reply).value(), {}};
+  for (storage::LeasedRow& row : read.reply.rows) {
+    for (storage::ColumnValue& cell : row.columns) {
+      if (cell.value.resolved()) {
+        continue;
+      }
+      auto bytes = resolve_cell(resolver, cell.value.identity());
+      if (bytes.ok()) {
+        cell.value = std::move(bytes).value();
+      } else if (read.resolved.ok()) {
+        read.resolved = {Errc::kUnavailable, "a leased row: " + bytes.status().message()};
       }
     }
   }
-  if (!first.ok()) {
-    return Status(Errc::kUnavailable, first.message());
-  }
-  return reply;
+  return read;
 }
 
 }  // namespace tidemill::actors

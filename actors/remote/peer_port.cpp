@@ -84,6 +84,9 @@ void PeerPort::close(const std::string& reason) {
   lock.lock();
   changed_.wait(lock, [this] { return num_ending_ == 0; });
   std::unique_ptr<transport::PeerLink> link = std::move(link_);
+  if (link != nullptr) {
+    last_status_ = link->status();
+  }
   lock.unlock();
   link.reset();  // waits for calls of the link
   on_ended({Errc::kUnavailable, reason});
@@ -124,7 +127,7 @@ void PeerPort::reply(std::uint64_t number, MessageKind kind, Buffer body) {
 
 transport::PeerLinkStatus PeerPort::status() const {
   const std::lock_guard lock(mutex_);
-  return link_ != nullptr ? link_->status() : transport::PeerLinkStatus{};
+  return link_ != nullptr ? link_->status() : last_status_;
 }
 
 void PeerPort::on_message(const transport::IncomingMessage& message) {

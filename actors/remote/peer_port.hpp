@@ -60,7 +60,8 @@ using PeerMessagePtr = std::shared_ptr<const PeerMessage>;
 class PeerPort final : public transport::PeerLinkListener,
                        public std::enable_shared_from_this<PeerPort> {
 public:
-  /// Decodes the body of a message. Called by the threads of the link.
+  /// Decodes the body of a message. Called by the threads of the link, so it must return well
+  /// within `PeerSessionOptions::max_silence`: meanwhile nothing is read from the connection.
   using Decoder = std::function<std::any(const Buffer& body)>;
 
   /// How much may wait for room. A peer that lets more wait has its link ended. Units: bytes.
@@ -98,6 +99,7 @@ public:
   /// by the failure.
   void reply(std::uint64_t number, MessageKind kind, Buffer body);
 
+  /// Returns the state of the link. Before `open`: disconnected. After `close`: the last one.
   [[nodiscard]] transport::PeerLinkStatus status() const;
 
   void on_message(const transport::IncomingMessage& message) override;
@@ -145,6 +147,7 @@ private:
   std::map<std::uint64_t, caf::strong_actor_ptr> callers_;  // by call
   std::map<std::uint64_t, std::uint64_t> sent_calls_;       // calls, by the number of their message
   Status end_;                                              // why the link has ended
+  transport::PeerLinkStatus last_status_;                   // when it was closed
 };
 
 }  // namespace tidemill::actors

@@ -96,12 +96,13 @@ struct WorkerGateDeps {
                                                     StartWorker worker,
                                                     Duration deadline = kWorkerStartDeadline);
 
-/// Connects to the memory in which the owner of a run lends rows. May wait for seconds.
+/// Connects to the memory in which the process of the run lends rows. Called by a thread of the
+/// link, so it must return well within `PeerSessionOptions::max_silence`.
 using OpenRowMemory =
     std::function<Result<std::shared_ptr<BufferResolver>>(const SegmentAddress& segments)>;
 
-/// Spawns the proxy of the stream that is at the other end of `port`. `open_rows` is called once at
-/// most, when the owner has told where it lends rows. If it is empty or fails, they come in
+/// Spawns the proxy of the stream that is at the other end of `port`. `open_rows` is called when
+/// the process of the run has told where it lends rows. If it is empty or fails, rows come in
 /// messages. The caller opens the port afterwards.
 [[nodiscard]] StreamConsumerActor spawn_stream_proxy(caf::actor_system& system,
                                                      std::shared_ptr<PeerPort> port,

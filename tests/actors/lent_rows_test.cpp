@@ -178,6 +178,10 @@ TEST_F(LentRowsTest, ACellThatCannotBeResolvedFailsTheLease) {
   reply_with({cell_of(kLarge)});
   EXPECT_EQ(reply.status().code(), Errc::kUnavailable);
   EXPECT_EQ(reply.status().message(), "a leased row: it was not lent");
+  ASSERT_EQ(stream_->nacks.size(), 1U) << "another worker may have it at once";
+  EXPECT_EQ(stream_->nacks[0].release, storage::Release::kLeft);
+  EXPECT_EQ(stream_->nacks[0].consumer, "reward-0");
+  EXPECT_EQ(stream_->nacks[0].rows.size(), 1U);
 }
 
 TEST_F(LentRowsTest, AProcessThatCannotOpenTheMemoryGetsMessages) {

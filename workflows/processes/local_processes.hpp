@@ -28,6 +28,9 @@
 
 namespace tidemill::workflows {
 
+/// The shared memory for cells of leased rows, unless an option says otherwise. Units: bytes.
+inline constexpr std::int64_t kRowMemoryBytes = std::int64_t{64} << 20U;
+
 /// What worker processes of this host need.
 struct LocalProcessesOptions {
   /// Of the run. Gets a folder for sockets, and `processes.log` (process_log.hpp), which takes what
@@ -43,10 +46,12 @@ struct LocalProcessesOptions {
   std::int64_t max_weight_bytes = 0;
   std::int64_t kept_weight_bytes = 0;
   /// The most shared memory that cells of leased rows may take. Units: bytes.
-  std::int64_t max_row_bytes = std::int64_t{64} << 20U;
+  std::int64_t max_row_bytes = kRowMemoryBytes;
 };
 
 /// Shared memory of which buffers are lent to the processes of a run.
+///
+/// Threads: one call at a time; the pool has rules of its own.
 class LentMemory {
 public:
   /// `name` is that of the socket at which processes get the memory. `on_trouble` is as in

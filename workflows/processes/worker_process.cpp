@@ -2,6 +2,7 @@
 #include "workflows/processes/worker_process.hpp"
 
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <functional>
 #include <future>
@@ -63,6 +64,9 @@ Result<std::shared_ptr<BufferResolver>> open_row_memory(
   options.path = segments.socket;
   options.reader = segments.reader;
   options.token = segments.token;
+  // A thread of the link waits, which must not let the link become silent.
+  options.max_connect_wait = std::chrono::seconds(1);
+  options.max_segment_wait = std::chrono::seconds(1);
   options.on_lost = [host](const Status& why) {
     caf::anon_send(*host, atom::closed_v, "the memory of rows: " + why.message());
   };

@@ -368,14 +368,14 @@ MemoryPlan rollout_process_plan(const RlOptions& options, const TrainedModel& mo
 }
 
 // The memory of the run's other processes, and what they cost this one: the weights that were
-// published last and the memory of a free version stay in shared memory.
+// published last, the memory of a free version and cells of leased rows are in shared memory.
 std::int64_t processes_bytes(const RlOptions& options, const MemoryPlan& rollout_process) {
   const PlacementOptions& placement = options.placement;
   if (!has_processes(placement)) {
     return 0;
   }
   return placement.rollout.processes * rollout_process.total() +
-         2 * rollout_process.engine.published_bytes +
+         2 * rollout_process.engine.published_bytes + kRowMemoryBytes +
          placement.reward.processes * program_bytes().value_or(0);
 }
 
