@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <string>
 #include <utility>
 
 namespace tidemill::actors {
@@ -11,6 +12,30 @@ namespace {
 // With fewer entries, the table of copies is not searched for copies that have ended.
 constexpr std::size_t kMinCopies = 64;
 
+// Returns why bytes could not be lent or resolved, in words for users. They know the tensor and its
+// process, which callers name, but not the identities of buffers and the numbers of readers with
+// which messages of the transport begin.
+Status in_words(const BufferIdentity& identity, const Status& failure) {
+  if (failure.ok()) {
+    return failure;
+  }
+  std::string fact = failure.message();
+  if (const std::string name = to_string(identity); fact.starts_with(name)) {
+    fact.erase(0, fact.find(": ", name.size()) + 2);
+  }
+  return {failure.code(), std::to_string(identity.length) + " bytes of shared memory: " + fact};
+}
+
+Status lend_failure(const BufferIdentity& identity, const Status& failure) {
+  const bool gone = failure.code() == Errc::kNotFound || failure.code() == Errc::kUnavailable;
+  return in_words(identity, gone ? Status(failure.code(), "the process has ended") : failure);
+}
+
+Status resolve_failure(const BufferIdentity& identity, const Status& failure) {
+  const bool unknown = failure.code() == Errc::kNotFound;
+  return in_words(identity, unknown ? Status(failure.code(), "not lent to this process") : failure);
+}
+
 class SegmentLender final : public BufferLender {
 public:
   SegmentLender(std::shared_ptr<SegmentCopies> copies, std::uint32_t reader)
@@ -18,7 +43,8 @@ public:
 
   Result<Buffer> lend(const Buffer& buffer) override {
     TIDEMILL_ASSIGN_OR_RETURN(Buffer shared, copies_->copy_of(buffer));
-    TIDEMILL_RETURN_IF_ERROR(copies_->pool().lend(shared, reader_));
+    TIDEMILL_RETURN_IF_ERROR(
+        lend_failure(shared.identity(), copies_->pool().lend(shared, reader_)));
     return shared;
   }
   void take_back(const Buffer& lent) override { copies_->pool().take_back(lent, reader_); }
@@ -34,7 +60,8 @@ public:
       : reader_(std::move(reader)) {}
 
   Result<Buffer> resolve(const BufferIdentity& identity) override {
-    return reader_->resolve(identity);
+    auto bytes = reader_->resolve(identity);
+    return bytes.ok() ? std::move(bytes) : resolve_failure(identity, bytes.status());
   }
 
 private:

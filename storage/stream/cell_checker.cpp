@@ -131,8 +131,8 @@ std::string CellChecker::fault_of(SampleId row, std::span<const ColumnValue> cel
   if (id.value >= columns_.size()) {
     return "";
   }
-  if (const auto bytes = cell.read(); !bytes.ok()) {
-    return bytes.status().message();
+  if (!cell.resolved()) {
+    return "its " + std::to_string(cell.size_bytes()) + " bytes are not in this process";
   }
   const ColumnOptions& column = columns_[id.value];
   if (!cell_fits(column.type, cell.identity().dtype, cell.size_bytes())) {

@@ -78,7 +78,10 @@ Result<LentBuffers> LentMemory::add_reader(const std::filesystem::path& run,
   grant.reader = process;
   grant.token = random_token();
   grant.max_lent_bytes = pool_.max_bytes();
-  TIDEMILL_RETURN_IF_ERROR(pool_.add_reader(grant));
+  if (const Status added = pool_.add_reader(grant); !added.ok()) {
+    return Status(added.code(), "too many processes share the " + name_ + " of the run (at most " +
+                                    std::to_string(transport::kMaxSegmentReaders) + ")");
+  }
   return LentBuffers{actors::make_segment_lender(copies_, grant.reader),
                      {socket.string(), grant.reader, grant.token}};
 }

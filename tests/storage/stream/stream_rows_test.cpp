@@ -226,7 +226,7 @@ TEST_F(RuledStream, ACellWithoutItsBytesIsRefused) {
   Buffer ids;
   inspect(received, ids);
   EXPECT_EQ(fault_of(rollout({{kIds, ids}})),
-            "sample 0, column response: buffer 2.5.0+0, 8 bytes: is not in this process");
+            "sample 0, column response: its 8 bytes are not in this process");
 }
 
 TEST_F(RuledStream, ARuleMayReferToAColumnThatIsStored) {
