@@ -9,6 +9,13 @@
 #include "transport/peer_link_impl.hpp"
 
 namespace tidemill::transport {
+namespace {
+
+// A call of `advance` that is later than planned by more than this says that this process did not
+// run for a while.
+constexpr Duration kMaxLate = std::chrono::seconds(1);
+
+}  // namespace
 
 PeerLink::Impl::Impl(const PeerLinkOptions& options, PeerLinkListener& listener, const Clock& clock,
                      std::function<void()> wake)
@@ -77,8 +84,11 @@ void PeerLink::Impl::on_frame(PeerConnection& from, const Buffer& frame) {
 void PeerLink::Impl::take_frame(const Buffer& frame, const Result<Envelope>& envelope) {
   received_bytes_ += frame.size_bytes();
   const std::uint64_t unacknowledged = session_.unacknowledged_bytes();
-  const Status status =
-      envelope.ok() ? session_.receive(envelope.value(), clock_.now()) : envelope.status();
+  const TimePoint now = clock_.now();
+  const Status status = envelope.ok() ? session_.receive(envelope.value(), now) : envelope.status();
+  if (status.ok()) {
+    note_heard(now);
+  }
   if (!status.ok()) {
     lose_connection(status);
   } else if (session_.state() == PeerSession::State::kDisconnected) {
@@ -103,6 +113,7 @@ void PeerLink::Impl::on_closed(PeerConnection& from, const Status& reason) {
 void PeerLink::Impl::advance() {
   std::unique_lock lock(mutex_);
   session_.advance(clock_.now());
+  note_silence(clock_.now());
   if (wake_at_ <= clock_.now()) {
     wake_at_ = TimePoint::max();
     events_.emplace_back(Room{});
@@ -143,7 +154,10 @@ TimePoint PeerLink::Impl::due() const {
   if (session_.state() == PeerSession::State::kEnded) {
     return TimePoint::max();
   }
-  const TimePoint next = std::min(session_.next_event(), wake_at_);
+  TimePoint next = std::min(session_.next_event(), wake_at_);
+  if (heard_.has_value() && !silent_) {
+    next = std::min(next, *heard_ + options_.tell_silence_after);
+  }
   return session_.state() == PeerSession::State::kDisconnected ? std::min(next, connect_at_) : next;
 }
 
@@ -229,6 +243,25 @@ void PeerLink::Impl::note_state() {
   }
 }
 
+void PeerLink::Impl::note_heard(TimePoint now) {
+  if (std::exchange(silent_, false)) {
+    events_.emplace_back(Silence{now - *heard_, true});
+  }
+  heard_ = now;
+}
+
+void PeerLink::Impl::note_silence(TimePoint now) {
+  if (!heard_.has_value() || silent_ || session_.state() == PeerSession::State::kEnded) {
+    return;
+  }
+  if (planned_ < now - kMaxLate) {
+    heard_ = now;  // what the peer has sent meanwhile may not have been read yet
+  } else if (now - *heard_ >= options_.tell_silence_after) {
+    silent_ = true;
+    events_.emplace_back(Silence{now - *heard_});
+  }
+}
+
 void PeerLink::Impl::collect() {
   for (IncomingMessage& message : session_.take_messages()) {
     messages_arrive_ = true;
@@ -243,6 +276,21 @@ void PeerLink::Impl::collect() {
   }
 }
 
+// Calls the listener, without the lock.
+void PeerLink::Impl::tell(const Event& event) {
+  if (const auto* message = std::get_if<IncomingMessage>(&event)) {
+    listener_.on_message(*message);
+  } else if (const auto* failed = std::get_if<FailedRequest>(&event)) {
+    listener_.on_failure(*failed);
+  } else if (const auto* reason = std::get_if<Status>(&event)) {
+    listener_.on_ended(*reason);
+  } else if (const auto* silence = std::get_if<Silence>(&event)) {
+    silence->over ? listener_.on_heard(silence->lasted) : listener_.on_silence(silence->lasted);
+  } else {
+    listener_.on_room();
+  }
+}
+
 // One thread at a time delivers, so the listener gets all events in their order.
 void PeerLink::Impl::deliver(std::unique_lock<std::mutex>& lock) {
   if (delivering_) {
@@ -253,15 +301,7 @@ void PeerLink::Impl::deliver(std::unique_lock<std::mutex>& lock) {
     const Event event = std::move(events_.front());
     events_.pop_front();
     lock.unlock();
-    if (const auto* message = std::get_if<IncomingMessage>(&event)) {
-      listener_.on_message(*message);
-    } else if (const auto* failed = std::get_if<FailedRequest>(&event)) {
-      listener_.on_failure(*failed);
-    } else if (const auto* reason = std::get_if<Status>(&event)) {
-      listener_.on_ended(*reason);
-    } else {
-      listener_.on_room();
-    }
+    tell(event);
     lock.lock();
   }
   delivering_ = false;

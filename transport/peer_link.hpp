@@ -44,6 +44,11 @@ public:
   /// After `send` has failed with `kResourceExhausted`: there is more room now, or the time of
   /// `PeerLink::wake_at` has come.
   virtual void on_room() = 0;
+  /// Nothing has arrived from the peer for `lasted`, at least
+  /// `PeerLinkOptions::tell_silence_after`. Called once for each silence.
+  virtual void on_silence(Duration /*lasted*/) {}
+  /// After `on_silence`: something has arrived again, after `lasted`.
+  virtual void on_heard(Duration /*lasted*/) {}
   /// The session has ended. The last call.
   virtual void on_ended(const Status& reason) = 0;
 };
@@ -58,6 +63,10 @@ struct PeerLinkOptions {
   /// arrives, up to `max_pause`.
   Duration first_pause = std::chrono::milliseconds(10);
   Duration max_pause = std::chrono::seconds(1);
+  /// How long a peer that was heard before may be silent until the listener is told. Time in which
+  /// `PeerLinks::advance` was not called, though it was due, does not count: this process was
+  /// stopped, or too busy to hear its peer.
+  Duration tell_silence_after = std::chrono::seconds(5);
 };
 
 /// The state of a link, for people.

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <variant>
 
@@ -34,14 +35,21 @@ public:
   [[nodiscard]] const PeerSessionOptions& session_options() const { return options_.session; }
 
 private:
-  struct Room {};  // the event of `PeerLinkListener::on_room`
-  using Event = std::variant<Room, IncomingMessage, FailedRequest, Status>;
+  struct Room {};   // the event of `PeerLinkListener::on_room`
+  struct Silence {  // the event of `on_silence`, and of `on_heard` once it is over
+    Duration lasted;
+    bool over = false;
+  };
+  using Event = std::variant<Room, Silence, IncomingMessage, FailedRequest, Status>;
 
   void take_frame(const Buffer& frame, const Result<Envelope>& envelope);
   void settle(std::unique_lock<std::mutex>& lock);
   void send_due(std::unique_lock<std::mutex>& lock);
   void send_frames();
   void note_state();
+  void note_heard(TimePoint now);
+  void note_silence(TimePoint now);
+  void tell(const Event& event);
   void collect();
   void deliver(std::unique_lock<std::mutex>& lock);
   void lose_connection(const Status& why);
@@ -65,6 +73,8 @@ private:
   bool room_wanted_ = false;              // a message had no room
   TimePoint wake_at_ = TimePoint::max();  // when the listener wants to try again
   bool ended_ = false;                    // the listener gets to know the end
+  std::optional<TimePoint> heard_;        // when a frame has arrived, or a silence is counted from
+  bool silent_ = false;                   // the listener knows of a silence
   std::uint64_t sent_bytes_ = 0;
   std::uint64_t received_bytes_ = 0;
   PeerSession::State state_ = PeerSession::State::kDisconnected;  // as last noted

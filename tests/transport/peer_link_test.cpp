@@ -62,6 +62,8 @@ public:
     failures_.push_back(failed);
   }
   void on_room() override { ++rooms_; }
+  void on_silence(Duration lasted) override { silences_.push_back(lasted); }
+  void on_heard(Duration lasted) override { heard_.push_back(lasted); }
   void on_ended(const Status& reason) override {
     ++ended_;
     reason_ = reason;
@@ -78,6 +80,8 @@ public:
   std::vector<IncomingMessage> messages_;
   std::vector<FailedRequest> failures_;
   int rooms_ = 0;
+  std::vector<Duration> silences_;
+  std::vector<Duration> heard_;
   int ended_ = 0;
   Status reason_;
 };
@@ -112,15 +116,26 @@ protected:
     return std::move(first);
   }
 
-  // Lets the time pass, from event to event.
+  // Stops the process with the connector, or lets it go on.
+  void stop_worker(bool stop) {
+    worker_stopped_ = stop;
+    network_->set_fates(
+        [stop](const Buffer& /*frame*/) { return stop ? FrameFate::kLost : FrameFate::kCarried; },
+        milliseconds(1));
+  }
+
+  // Lets the time pass, from event to event. The worker does nothing while it is stopped.
   void wait(Duration time) {
     const TimePoint until = clock_.now() + time;
     while (true) {
       network_->advance(clock_.now());
       owner_links_->advance();
-      worker_links_->advance();
-      const TimePoint next = std::min(
-          {network_->next_event(), owner_links_->next_event(), worker_links_->next_event()});
+      if (!worker_stopped_) {
+        worker_links_->advance();
+      }
+      const TimePoint next =
+          std::min({network_->next_event(), owner_links_->next_event(),
+                    worker_stopped_ ? TimePoint::max() : worker_links_->next_event()});
       if (next > until) {
         clock_.advance(until - clock_.now());
         return;
@@ -146,6 +161,7 @@ protected:
   std::unique_ptr<PeerLink> owner_;
   std::unique_ptr<PeerLink> worker_;
   bool listening_ = true;
+  bool worker_stopped_ = false;
   int attempts_ = 0;
   int rounds_ = 0;
 };
@@ -233,6 +249,55 @@ TEST_F(PeerLinkTest, EndsIfThePeerStaysUnreachable) {
   wait(seconds(60));
   EXPECT_EQ(attempts_, attempts);  // an ended link opens no connection
   EXPECT_EQ(at_worker_.ended_, 1);
+}
+
+TEST_F(PeerLinkTest, TellsOnceOfASilenceAndOnceOfItsEnd) {
+  open();
+  wait(seconds(60));
+  EXPECT_TRUE(at_owner_.silences_.empty()) << "heartbeats are heard";
+  for (std::size_t i = 1; i <= 2; ++i) {
+    stop_worker(true);
+    wait(milliseconds(4700));
+    EXPECT_EQ(at_owner_.silences_.size(), i - 1);
+    wait(seconds(7));
+    ASSERT_EQ(at_owner_.silences_.size(), i);
+    EXPECT_EQ(at_owner_.silences_.back(), seconds(5));
+    EXPECT_EQ(at_owner_.heard_.size(), i - 1);
+    stop_worker(false);
+    wait(seconds(2));
+    ASSERT_EQ(at_owner_.heard_.size(), i);
+    EXPECT_GE(at_owner_.heard_.back(), milliseconds(11'700));
+    EXPECT_LE(at_owner_.heard_.back(), milliseconds(12'300));
+  }
+  wait(seconds(60));
+  EXPECT_EQ(at_owner_.silences_.size(), 2U);
+  EXPECT_EQ(at_owner_.heard_.size(), 2U);
+}
+
+// The end has a line of its own, and a peer may take long to start.
+TEST_F(PeerLinkTest, ASilenceThatEndsTheSessionAndAPeerThatWasNeverHeardAreNoMore) {
+  listening_ = false;
+  open();
+  wait(seconds(20));
+  EXPECT_TRUE(at_owner_.silences_.empty());
+  listening_ = true;
+  wait(seconds(2));
+  stop_worker(true);
+  wait(seconds(60));
+  EXPECT_EQ(at_owner_.silences_.size(), 1U);
+  EXPECT_TRUE(at_owner_.heard_.empty());
+  EXPECT_EQ(at_owner_.ended_, 1);
+}
+
+// What has arrived meanwhile was not read, so this process cannot know whether its peer is silent.
+TEST_F(PeerLinkTest, AProcessThatWasStoppedItselfTellsOfNoSilence) {
+  open();
+  wait(seconds(1));
+  clock_.advance(seconds(8));
+  owner_links_->advance();  // before the frames that wait are read
+  wait(seconds(10));
+  EXPECT_TRUE(at_owner_.silences_.empty());
+  EXPECT_TRUE(at_owner_.heard_.empty());
 }
 
 TEST_F(PeerLinkTest, TellsWhenThereIsRoomAgain) {
