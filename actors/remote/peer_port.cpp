@@ -2,6 +2,7 @@
 #include "actors/remote/peer_port.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <utility>
 
@@ -21,6 +22,10 @@ void deliver(const caf::strong_actor_ptr& receiver, std::shared_ptr<const PeerMe
 
 void send_closed(const caf::strong_actor_ptr& receiver, const Status& reason) {
   caf::anon_send(caf::actor_cast<caf::actor>(receiver), atom::closed_v, reason.message());
+}
+
+std::string seconds_text(Duration time) {
+  return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(time).count()) + " s";
 }
 
 }  // namespace
@@ -182,6 +187,19 @@ void PeerPort::on_room() {
   const std::lock_guard lock(mutex_);
   fail_expired();
   send_waiting();
+}
+
+void PeerPort::on_silence(Duration lasted) {
+  if (log_) {
+    log_(" has not been heard for " + seconds_text(lasted) +
+         ": it is stopped, or the machine is overloaded");
+  }
+}
+
+void PeerPort::on_heard(Duration lasted) {
+  if (log_) {
+    log_(" was heard again after " + seconds_text(lasted));
+  }
 }
 
 void PeerPort::on_ended(const Status& reason) {

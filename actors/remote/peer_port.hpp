@@ -67,8 +67,12 @@ public:
   /// How much may wait for room. A peer that lets more wait has its link ended. Units: bytes.
   static constexpr std::uint64_t kMaxWaitingBytes = std::uint64_t{512} << 20U;
 
-  /// `clock` outlives the port.
-  explicit PeerPort(const Clock& clock) : clock_(clock) {}
+  /// Takes what a user should know about the other process, such as " is not heard ...", which
+  /// follows its name. Called by threads of the link; must not use the port.
+  using Log = std::function<void(const std::string& fact)>;
+
+  /// `clock` outlives the port. `log` may be empty.
+  explicit PeerPort(const Clock& clock, Log log = {}) : clock_(clock), log_(std::move(log)) {}
   ~PeerPort() override = default;
 
   /// Opens the link. `receiver` gets `atom::deliver` with each message that is no reply, and
@@ -105,6 +109,8 @@ public:
   void on_message(const transport::IncomingMessage& message) override;
   void on_failure(const transport::FailedRequest& failed) override;
   void on_room() override;
+  void on_silence(Duration lasted) override;
+  void on_heard(Duration lasted) override;
   void on_ended(const Status& reason) override;
 
 private:
@@ -131,6 +137,7 @@ private:
   void fail(std::uint64_t call, const Status& why);
 
   const Clock& clock_;
+  const Log log_;
   mutable std::mutex mutex_;         // of all below
   std::condition_variable changed_;  // of the next four
   std::unique_ptr<transport::PeerLink> link_;

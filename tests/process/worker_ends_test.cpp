@@ -112,6 +112,25 @@ TEST_F(WorkerEndsTest, AProcessThatNeverStartsIsGivenUpWithItsLastWords) {
               MatchesRegex("(20[0-9T:-]* reward process 0: [^\n]*\n)+"));
 }
 
+TEST_F(WorkerEndsTest, AProcessThatIsStoppedIsNamedOnceAndOnceMoreWhenItGoesOn) {
+  folder_.write("run.yaml", small_rl_run(kRun, std::string(kLongRun) + kPlacement));
+  ProgramRun run(folder_.path(), tidemill({"run", "run.yaml"}));
+  ASSERT_TRUE(run.wait_for_error_text("rollout process 0 has joined"));
+  ASSERT_TRUE(run.wait_for_error_text("     1 "));
+  const std::vector<pid_t> workers = workers_of(run, "reward");
+  ASSERT_EQ(workers.size(), 1U);
+  ::kill(workers[0], SIGSTOP);
+  ASSERT_TRUE(run.wait_for_error_text("reward process 0 has not been heard for "));
+  ::kill(workers[0], SIGCONT);
+  ASSERT_TRUE(run.wait_for_error_text("reward process 0 was heard again after "));
+  run.send(SIGINT);
+  const auto ended = run.finish();
+  ASSERT_TRUE(ended.has_value()) << "hangs";
+  EXPECT_EQ(ended->code, 0) << ended->describe();
+  EXPECT_EQ(lines_with(ended->err, "reward process 0 has not been heard for"), 1) << ended->err;
+  EXPECT_EQ(lines_with(ended->err, "reward process 0 was heard again after"), 1) << ended->err;
+}
+
 // A run that is short of descriptors would otherwise end once its new processes cannot reach it.
 TEST_F(WorkerEndsTest, MoreProcessesThanDescriptorsAllowAreRefusedAndTheRunGoesOn) {
   folder_.write("run.yaml", small_rl_run(kRun, std::string(kLongRun) + kPlacement));

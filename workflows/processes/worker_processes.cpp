@@ -272,7 +272,12 @@ private:
     process->name = process_name(index);
     process->starts = before == nullptr ? 1 : before->starts + 1;
     process->early_ends = before == nullptr ? 0 : early_ends_with(*before);
-    process->port = std::make_shared<PeerPort>(hub_.clock());
+    process->port = std::make_shared<PeerPort>(
+        hub_.clock(), [log = options_.log, name = process->name](const std::string& fact) {
+          if (log) {
+            log(name + fact);
+          }
+        });
     WorkerGateDeps deps;
     TIDEMILL_RETURN_IF_ERROR(address(*process, index));
     deps.rows = lend_rows(*process);
