@@ -80,6 +80,9 @@ struct RunEnvironment {
   std::function<bool()> cancel_asked = {};
   /// The program of worker processes. If absent, the run has none.
   std::optional<WorkerProgram> worker_program = std::nullopt;
+  /// Called before a run that has worker processes starts. Its argument returns a line about how
+  /// they are at the time of the call, from any thread. May be empty.
+  std::function<void(std::function<std::string()>)> on_processes = {};
 };
 
 /// A model to train, and the adapter to train over it, if any.

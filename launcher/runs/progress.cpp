@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <ostream>
+#include <utility>
 
 #include "storage/run_files/metrics_line.hpp"
 
@@ -76,6 +77,7 @@ void Progress::show(const actors::StepRecord& record) {
 }
 
 void Progress::end() {
+  processes_ = nullptr;  // they have ended
   if (skipped_.has_value()) {
     show_row(*skipped_);
     skipped_.reset();
@@ -92,7 +94,16 @@ void Progress::show_json(const actors::StepRecord& record) {
   out_ << storage::write_metrics_line({record.kind, record.step, record.metrics}) << std::flush;
 }
 
+void Progress::show_processes() {
+  std::string processes = processes_ ? processes_() : shown_processes_;
+  if (processes != shown_processes_) {
+    shown_processes_ = std::move(processes);
+    out_ << "processes: " << shown_processes_ << '\n';
+  }
+}
+
 void Progress::show_row(const actors::StepRecord& record) {
+  show_processes();
   if (record.metrics.contains("reward_mean")) {
     show_rollouts(record);
   } else {

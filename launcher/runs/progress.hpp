@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <iosfwd>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "actors/recorder/messages.hpp"
 #include "base/clock.hpp"
@@ -14,6 +16,8 @@
 namespace tidemill::launcher {
 
 /// Prints a table as records arrive: at most four rows a second, and always that of the last step.
+/// A line about the processes of the run is in front of a row if it has changed since the one
+/// before.
 ///
 /// Threads: one call at a time.
 class Progress {
@@ -21,6 +25,9 @@ public:
   /// Borrows `out` and `clock`.
   Progress(std::ostream& out, OutputForm form, const Clock& clock)
       : out_(out), form_(form), clock_(clock) {}
+
+  /// Sets what returns the line about processes. Without it, there is no such line.
+  void set_processes(std::function<std::string()> summary) { processes_ = std::move(summary); }
 
   /// Sets the number of steps of the run. Without it, the table shows no remaining time.
   void begin(std::uint64_t total_steps);
@@ -33,6 +40,7 @@ public:
 private:
   void show_json(const actors::StepRecord& record);
   void show_row(const actors::StepRecord& record);
+  void show_processes();
   void show_rollouts(const actors::StepRecord& record);
   void show_supervised(const actors::StepRecord& record);
   [[nodiscard]] std::string time_left(std::uint64_t step) const;
@@ -40,6 +48,8 @@ private:
   std::ostream& out_;
   OutputForm form_;
   const Clock& clock_;
+  std::function<std::string()> processes_;
+  std::string shown_processes_;
   std::uint64_t total_steps_ = 0;
   std::optional<std::uint64_t> first_step_;    // the first step that was shown
   TimePoint first_shown_{};                    // when it was shown

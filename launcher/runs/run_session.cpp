@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
+#include <functional>
 #include <ostream>
 #include <string_view>
 #include <unistd.h>
@@ -340,6 +341,9 @@ Status run_in_directory(const RunContext& context, RunLogSink& log_file, Session
                                 start.records};
   run.worker_program =
       workflows::WorkerProgram{"/proc/self/exe", {"worker", context.directory.string()}};
+  run.on_processes = [&](std::function<std::string()> summary) {
+    progress.set_processes(std::move(summary));
+  };
   TIDEMILL_ASSIGN_OR_RETURN(const actors::RunSummary summary, run_workflow(context.config, run));
   progress.end();
   const std::int64_t peak = workflows::peak_bytes().value_or(0);

@@ -76,6 +76,34 @@ protected:
   Progress progress_{out_, OutputForm::kText, clock_};
 };
 
+TEST_F(ProgressTest, ALineAboutProcessesPrecedesARowIfItHasChanged) {
+  std::string processes = "rollout 1 of 2 connected";
+  const auto lines_of = [&](OutputForm form) {
+    out_.str("");
+    Progress progress(out_, form, clock_);
+    progress.set_processes([&] { return processes; });
+    processes = "rollout 1 of 2 connected";
+    for (std::uint64_t step = 1; step <= 5; ++step) {
+      if (step == 3) {
+        processes = "rollout 2 of 2 connected; 1 restart";
+      }
+      clock_.advance(1s);
+      progress.show(rollout_step(step));
+    }
+    processes = "rollout 0 of 2 connected";  // since the run ends
+    progress.show(rollout_step(6));
+    progress.end();
+    std::vector<std::string> firsts;
+    for (const std::vector<std::string>& row : rows()) {
+      firsts.push_back(row.front() == "processes:" ? row[1] + row[2] : row.front());
+    }
+    return firsts;
+  };
+  EXPECT_THAT(lines_of(OutputForm::kText),
+              ElementsAre("rollout1", "mean", "step", "1", "2", "rollout2", "3", "4", "5", "6"));
+  EXPECT_EQ(lines_of(OutputForm::kJson).size(), 6U) << "records only";
+}
+
 TEST_F(ProgressTest, TheTableOfRolloutsShowsMeanRewards) {
   progress_.begin(4);
   const auto train = [](double reward) {

@@ -132,6 +132,8 @@ TEST_P(WorkerProcessesTest, EndWithTheRunAndNoneIsLeft) {
         return children.size() == 4;
       },
       kHang));
+  ASSERT_TRUE(
+      run.wait_for_error_text("\nprocesses: reward 2 of 2 connected, rollout 2 of 2 connected\n"));
   run.send(SIGINT);
   const auto ended = run.finish();
   ASSERT_TRUE(ended.has_value()) << "hangs";

@@ -27,10 +27,12 @@ public:
     for (std::uint32_t i = 0; i < connected + broken; ++i) {
       ProcessReport& report = reports_.emplace_back();
       report.role = role;
+      report.starts = 1;
       report.link.state = i < connected ? transport::PeerSession::State::kConnected
                                         : transport::PeerSession::State::kDisconnected;
     }
   }
+  void start_again(std::size_t index) { ++reports_.at(index).starts; }
   std::vector<ProcessReport> report() override { return reports_; }
   void scale(std::uint32_t /*processes*/, const actors::SupervisorActor& /*unused*/) override {}
 
@@ -72,6 +74,16 @@ TEST_F(ProcessTableTest, RefusesWhatItDoesNotKnowAndWhatMemoryDoesNotAllow) {
     EXPECT_THAT(status.message(),
                 StartsWith("rollout=" + std::to_string(wrong) + ": must be from 1 to 8"));
   }
+}
+
+TEST_F(ProcessTableTest, SaysHowManyAreConnectedAndHowOftenTheyWereStartedAgain) {
+  EXPECT_EQ(ProcessTable().summary(), "");
+  EXPECT_EQ(table_.summary(), "reward 3 of 3 connected, rollout 1 of 2 connected");
+  reward_->start_again(1);
+  EXPECT_EQ(table_.summary(), "reward 3 of 3 connected, rollout 1 of 2 connected; 1 restart");
+  reward_->start_again(2);
+  reward_->start_again(2);
+  EXPECT_EQ(table_.summary(), "reward 3 of 3 connected, rollout 1 of 2 connected; 3 restarts");
 }
 
 // Two more reward processes need five descriptors each, the rollout process that is not connected

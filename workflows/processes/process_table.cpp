@@ -16,6 +16,17 @@ std::string wanted_text(const std::string& role, std::uint32_t processes) {
   return role + "=" + std::to_string(processes);
 }
 
+// Returns how many processes of each role are connected.
+std::map<std::string, std::uint32_t> num_connected(const std::vector<ProcessReport>& processes) {
+  std::map<std::string, std::uint32_t> connected;
+  for (const ProcessReport& process : processes) {
+    if (process.link.state == transport::PeerSession::State::kConnected) {
+      ++connected[process.role];
+    }
+  }
+  return connected;
+}
+
 }  // namespace
 
 void ProcessTable::add_role(const std::string& role, const RoleSize& size) {
@@ -62,6 +73,33 @@ std::vector<ProcessReport> ProcessTable::report() const {
   return all;
 }
 
+std::map<std::string, RoleSize> ProcessTable::sizes() const {
+  const std::lock_guard lock(mutex_);
+  std::map<std::string, RoleSize> sizes;
+  for (const auto& [name, role] : roles_) {
+    sizes[name] = role.size;
+  }
+  return sizes;
+}
+
+std::string ProcessTable::summary() const {
+  const std::vector<ProcessReport> processes = report();
+  std::map<std::string, std::uint32_t> connected = num_connected(processes);
+  std::string text;
+  for (const auto& [name, size] : sizes()) {
+    text += (text.empty() ? "" : ", ") + name + " " + std::to_string(connected[name]) + " of " +
+            std::to_string(size.processes) + " connected";
+  }
+  std::uint32_t restarts = 0;
+  for (const ProcessReport& process : processes) {
+    restarts += std::max(process.starts, 1U) - 1;
+  }
+  if (restarts > 0) {
+    text += "; " + std::to_string(restarts) + (restarts == 1 ? " restart" : " restarts");
+  }
+  return text;
+}
+
 // Returns the size of a role that may get this many processes.
 Result<RoleSize> ProcessTable::size_for(const std::string& role, std::uint32_t processes) const {
   const std::lock_guard lock(mutex_);
@@ -81,22 +119,14 @@ Result<RoleSize> ProcessTable::size_for(const std::string& role, std::uint32_t p
 // Checks that this process has descriptors for all processes that are not connected yet, with
 // `processes` of the role.
 Status ProcessTable::check_files_for(const std::string& role, std::uint32_t processes) const {
-  std::map<std::string, std::uint32_t> connected;
-  for (const ProcessReport& process : report()) {
-    if (process.link.state == transport::PeerSession::State::kConnected) {
-      ++connected[process.role];
-    }
-  }
+  std::map<std::string, std::uint32_t> connected = num_connected(report());
   std::int64_t files = kFilesOfTheRun;
   std::int64_t more = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [name, of] : roles_) {
-      const std::int64_t wanted = name == role ? processes : of.size.processes;
-      const std::int64_t missing = std::max<std::int64_t>(wanted - connected[name], 0);
-      files += missing * of.size.files_each;
-      more += missing;
-    }
+  for (const auto& [name, size] : sizes()) {
+    const std::int64_t wanted = name == role ? processes : size.processes;
+    const std::int64_t missing = std::max<std::int64_t>(wanted - connected[name], 0);
+    files += missing * size.files_each;
+    more += missing;
   }
   return check_files(files, wanted_text(role, processes) + ": " + std::to_string(more) +
                                 " more processes and the run");

@@ -83,6 +83,10 @@ public:
   /// Returns how many processes of the role the run has or should have.
   [[nodiscard]] std::uint32_t processes(const std::string& role) const;
   [[nodiscard]] std::vector<ProcessReport> report() const;
+  /// Returns how many processes of each role are connected, such as "reward 1 of 2 connected,
+  /// rollout 2 of 2 connected; 1 restart", with the restarts in the present incarnation. Empty: the
+  /// run has no processes.
+  [[nodiscard]] std::string summary() const;
   /// Changes the number of processes of a role, also for later incarnations. Returns the number
   /// before. Does not wait until they run or have ended.
   /// Errors: `kNotFound` if the run has no processes of the role; `kInvalidArgument` for a number
@@ -96,6 +100,7 @@ private:
     std::weak_ptr<ProcessGroup> group;
   };
 
+  [[nodiscard]] std::map<std::string, RoleSize> sizes() const;
   [[nodiscard]] Result<RoleSize> size_for(const std::string& role, std::uint32_t processes) const;
   [[nodiscard]] Status check_files_for(const std::string& role, std::uint32_t processes) const;
 

@@ -550,6 +550,9 @@ void open_control(const RlOptions& options, const RunEnvironment& run, RlRun& op
       {static_cast<std::uint32_t>(placement.reward.processes), kMaxRewardProcesses,
        kFilesPerProcess},
       program_bytes().value_or(0));
+  if (run.on_processes) {
+    run.on_processes([table = opened.table] { return table->summary(); });
+  }
   auto control =
       serve_run_control(run.directory, {opened.table, to_text(opened.cores.owner), run.log});
   if (control.ok()) {
