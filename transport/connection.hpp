@@ -2,9 +2,9 @@
 // A connection to another process: it carries frames, in order, until it closes.
 //
 // Each backend is a folder. `loopback/` is for tests and simulation. A connection may break at any
-// time, and frames that are on the way are then lost; PeerSession sends them again. A session sends
-// each message once on a connection and limits what is unacknowledged, so a connection has no limit
-// of its own.
+// time, and frames in transit are then lost; PeerSession sends them again. A session sends each
+// message once on a connection and limits what is unacknowledged, so a connection has no limit of
+// its own.
 #pragma once
 
 #include <functional>
@@ -19,8 +19,8 @@ namespace tidemill::transport {
 
 /// Receives the events of a connection.
 ///
-/// A call may use the connection, but not destroy it. No call is made from inside a call of a
-/// connection by the same thread.
+/// A call may use the connection, but not destroy it. The connection never calls the listener from
+/// inside a call that the same thread makes to it.
 /// Threads: one call at a time for each connection.
 class ConnectionListener {
 public:
@@ -47,16 +47,16 @@ public:
   Connection& operator=(const Connection&) = delete;
   virtual ~Connection() = default;
 
-  /// Begins to call `listener`, which must outlive the connection. What happens before waits until
-  /// then. Requires that the connection was not started.
+  /// Begins to call `listener`, which must outlive the connection. Events that occur earlier are
+  /// delivered then. Requires that the connection was not started.
   virtual void start(ConnectionListener& listener) = 0;
   /// Sends a frame, which may be empty, and does not wait. Requires a resolved buffer. Success does
   /// not mean that the frame arrives.
   /// Errors: `kInvalidArgument` if the frame is larger than `kMaxEnvelopeBytes`; `kUnavailable` if
   /// the connection is closed.
   [[nodiscard]] virtual Status send(const Buffer& frame) = 0;
-  /// Closes both sides. Frames on the way may be lost, and those for this side are. Does nothing if
-  /// the connection is closed.
+  /// Closes both sides. Frames in transit may be lost. Frames that have not been delivered on this
+  /// side are dropped. Does nothing if the connection is closed.
   virtual void close() = 0;
 };
 
@@ -75,8 +75,11 @@ public:
   [[nodiscard]] virtual Result<std::unique_ptr<Connection>> connect(Duration max_wait) = 0;
 };
 
-/// Accepts connections at one address until it is destroyed. The destructor waits for a call of
-/// `OnAccept` in progress. Accepted connections may outlive the acceptor.
+/// Accepts connections at one address until it is destroyed. Made by `listen_shm` and `listen_zmq`.
+/// The destructor waits for a call of `OnAccept` in progress. Accepted connections may outlive the
+/// acceptor.
+///
+/// Threads: has threads of its own; destroyed by one thread, and not from inside `OnAccept`.
 class Acceptor {
 public:
   /// Takes a connection that was accepted. Called by a thread of the acceptor, one call at a time.

@@ -31,7 +31,7 @@ inline constexpr std::size_t kMaxBodyBytes = kMaxEnvelopeBytes - kMaxHeaderBytes
 struct Envelope {
   std::uint64_t run = 0;          // names the run
   std::uint32_t incarnation = 0;  // of the run; a restart opens a new one
-  /// The sending process, as the owner of the run numbers them. A number is never given out again
+  /// The sending process, as the process of the run numbers them. A number is never given out again
   /// in the same incarnation, because the numbers of messages begin anew with a new process.
   std::uint32_t sender = 0;
   /// Says what `body` is. Protocols give out the numbers.

@@ -36,8 +36,8 @@ public:
   PeerLinkListener& operator=(const PeerLinkListener&) = delete;
   virtual ~PeerLinkListener() = default;
 
-  /// A message has arrived, which may be late. The receiver calls `PeerLink::release` once it has
-  /// processed it.
+  /// A message has arrived. If `message.late` is set, it is a reply to a request that has already
+  /// failed. The receiver calls `PeerLink::release` once it has processed the message.
   virtual void on_message(const IncomingMessage& message) = 0;
   /// A request gets no reply.
   virtual void on_failure(const FailedRequest& failed) = 0;
@@ -69,7 +69,7 @@ struct PeerLinkOptions {
   Duration tell_silence_after = std::chrono::seconds(5);
 };
 
-/// The state of a link, for people.
+/// The state of a link, for display.
 struct PeerLinkStatus {
   PeerSession::State state = PeerSession::State::kDisconnected;
   TimePoint since;  // when it began

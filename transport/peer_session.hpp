@@ -45,16 +45,18 @@ namespace tidemill::transport {
 /// in a queue. Units: bytes.
 inline constexpr std::uint64_t kMessageOverheadBytes = kMaxHeaderBytes + 256;
 
-/// How two processes talk to each other. Both sides need the same values, except for `self` and
-/// `peer`. Durations are at most a day and, unless they say otherwise, positive.
+/// Options of a session. Give both sides the same values, except for `self` and `peer`: the peer
+/// refuses frames of another run or incarnation and bodies above its own `max_body_bytes`, and
+/// gives up a connection if the heartbeats are rarer than its `max_silence`. Durations are at most
+/// a day and, unless they say otherwise, positive.
 struct PeerSessionOptions {
   std::uint64_t run = 0;
   std::uint32_t incarnation = 0;
   std::uint32_t self = 0;  // the number of this process; see `Envelope::sender`
   std::uint32_t peer = 0;  // the number of the other one
-  /// How long an acknowledgement, or credit given back, waits for a message that carries it.
-  /// Without a message, it then gets a frame of its own. At once if it is a large part of the
-  /// credit. May be zero.
+  /// How long an acknowledgement or returned credit may wait for a message to carry it. If there is
+  /// none, it then gets a frame of its own. It does not wait if it is a large part of
+  /// `receive_bytes`. May be zero.
   Duration acknowledge_within = std::chrono::milliseconds(1);
   /// A connected session sends a frame at least this often.
   Duration heartbeat = std::chrono::milliseconds(250);

@@ -25,8 +25,9 @@ public:
   virtual ~BufferLender() = default;
 
   /// Permits the reader to resolve `buffer` once. Returns a handle with the identity that the
-  /// reader can resolve. A buffer that is not in shared memory is copied there; the copy is used
-  /// again as long as a handle from `lend` exists. Requires a resolved buffer that is not empty.
+  /// reader can resolve. A buffer that is not in the lender's pool is copied there; the copy is
+  /// used again as long as a handle from `lend` exists. Requires a resolved buffer that is not
+  /// empty.
   /// Errors: `kResourceExhausted` if there is no room now; otherwise those of
   /// `transport::SegmentPool::lend`.
   [[nodiscard]] virtual Result<Buffer> lend(const Buffer& buffer) = 0;

@@ -50,9 +50,9 @@ using RemoteWorkerActor = caf::typed_actor<
     // The worker has ended as it was asked to. Sent by the gate.
     caf::reacts_to<atom::stop>>;
 
-/// WORKER HOST: runs the workers that another process, the owner of the run, starts here.
+/// WORKER HOST: runs the workers that the process of the run starts here.
 using WorkerHostActor = PeerListenerActor::extend<
-    // Sends the owner a line for the log of the run.
+    // Sends the process of the run a line for the log of the run.
     caf::reacts_to<atom::record, std::string>>;
 
 }  // namespace tidemill::actors

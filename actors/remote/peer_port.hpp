@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The port through which the actors of a process exchange messages with another process.
 //
-// A port is to a link what a mailbox is to a thread: the link calls it from threads of its own, and
-// the port passes on what arrives as messages to actors.
+// The threads of the link call the port, which passes on what arrives as messages to actors.
 #pragma once
 
 #include <any>
@@ -31,8 +30,8 @@ namespace tidemill::actors {
 
 class PeerPort;
 
-/// A message from another process, or what has become of a call to it. The sender gets the credit
-/// for it back when the last handle to it is dropped, so an actor drops it once it has decoded it.
+/// A message from another process, or the failure of a call to it. Dropping the last handle returns
+/// the message's credit to the sender, so an actor drops it once it has decoded it.
 struct PeerMessage {
   PeerMessage() = default;
   PeerMessage(const PeerMessage&) = delete;
@@ -75,9 +74,11 @@ public:
   explicit PeerPort(const Clock& clock, Log log = {}) : clock_(clock), log_(std::move(log)) {}
   ~PeerPort() override = default;
 
-  /// Opens the link. `receiver` gets `atom::deliver` with each message that is no reply, and
-  /// `atom::closed` with the reason when the link has ended, which may be before it is opened. What
-  /// is sent before waits.
+  /// Opens the link. Called at most once. `receiver` gets `atom::deliver` with each message that is
+  /// no reply, unless it is of a kind of another receiver, and `atom::closed` with the reason,
+  /// once, when the link has ended. If the port was closed before, or too many bytes waited in it,
+  /// `receiver` gets `atom::closed` at once. Messages that were sent earlier wait in the port until
+  /// this call. `links` and the connector of `options` must live until `close` has returned.
   void open(transport::PeerLinks& links, const transport::PeerLinkOptions& options,
             caf::strong_actor_ptr receiver);
   /// Lets `receiver` get the messages of kinds `first` to `last` in place of the receiver of
@@ -88,19 +89,26 @@ public:
   /// It also decodes a reply whose call has failed, and then drops the content. So what a message
   /// has lent is returned, whether an actor waits for it or not.
   void set_decoder(MessageKind kind, Decoder decoder);
-  /// Closes the link, and returns once it is destroyed. Calls without a reply fail. Not from inside
-  /// a call of the link.
+  /// Closes the link, and returns once it is destroyed. Calls without a reply fail with
+  /// `kUnavailable` and this reason, unless the link has ended before. Not from inside a call of
+  /// the link.
   void close(const std::string& reason);
 
-  /// Sends a request and returns its number among the calls of this port. `caller` gets
-  /// `atom::deliver` with the reply or with a failure, exactly once, unless the port is destroyed.
-  /// It fails at the deadline at the latest, or once the port is opened.
+  /// Sends a request and returns its number among the calls of this port, which is
+  /// `PeerMessage::call` of its end. `caller` gets `atom::deliver` with the reply or with a
+  /// failure, exactly once, unless the port is destroyed before it is opened or closed. Deadlines
+  /// have no effect before `open`: a request that is late by then fails once the port is opened.
+  /// Failures: `kTimeout` if there is no reply before the deadline, or no room to send the request;
+  /// `kInvalidArgument` if the body is larger than `PeerSessionOptions::max_body_bytes`;
+  /// `kUnavailable` if the link ends first.
   std::uint64_t call(MessageKind kind, Buffer body, Duration deadline,
                      caf::strong_actor_ptr caller);
-  /// Sends a message.
+  /// Sends a message that needs no reply. The message is lost if the link ends first, or if its
+  /// body is larger than `PeerSessionOptions::max_body_bytes`, so the caller checks the size.
   void tell(MessageKind kind, Buffer body);
-  /// Replies to the message with this number. A reply that is too large for one message is replaced
-  /// by the failure.
+  /// Replies to the message with this number. If the body is larger than
+  /// `PeerSessionOptions::max_body_bytes`, sends a `kFailure` with `kInvalidArgument` instead. Lost
+  /// if the link ends first.
   void reply(std::uint64_t number, MessageKind kind, Buffer body);
 
   /// Returns the state of the link. Before `open`: disconnected. After `close`: the last one.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Spawns the actors with which the owner of a run uses the device of another process.
+// Spawns the actors with which the process of a run uses the device of another process.
 //
-//   process of the owner                            process of the device
+//   process of the run                              process of the device
 //   remote device -> port       == StartDevice ==>  port -> device host, which opens the device
 //   roster -> serving proxy     == Snapshot ==>     serving gate -> device
-//   workers' stand-ins -> remote device -> gate ==> worker host -> workers, which use the device
+//   remote workers -> remote device -> gate ======> worker host -> workers, which use the device
 //
 // A process opens its device when it starts. The device then joins the run, for which it loads the
 // weights that the run serves. Only then do workers of the process start, so that they generate
@@ -70,7 +70,7 @@ struct RemoteDeviceDeps {
 inline constexpr Duration kDeviceWorkerStartDeadline =
     kDeviceStartDeadline + std::chrono::minutes(15);
 
-/// DEVICE HOST: opens the device of this process when the owner of the run asks for it.
+/// DEVICE HOST: opens the device of this process when the process of the run asks for it.
 using DeviceHostActor = PeerListenerActor::extend<
     // The port has opened the device.
     caf::reacts_to<atom::worked>>;
@@ -86,7 +86,7 @@ struct DeviceHostDeps {
   std::shared_ptr<PeerPort> port;  // not opened yet
   /// Opens the device. Called at `work`, at most once.
   std::function<Result<OpenedDevice>(const StartDevice&)> open;
-  /// Called with the device before the owner learns of it. May be empty.
+  /// Called with the device before the process of the run learns of it. May be empty.
   std::function<void(const ServingActor&)> on_open;
   WorkPort* work = nullptr;  // opens the device, and resolves tensors; outlives the actors
 };

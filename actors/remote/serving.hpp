@@ -52,8 +52,8 @@ using ServingProxyActor = ServingActor::extend_with<PeerListenerActor>::extend<
 struct ServingProxyDeps {
   std::string name;                // of the actor that serves, such as "device-1", for messages
   std::shared_ptr<PeerPort> port;  // not opened yet
-  /// Lends tensors to the process at the other end. May be null. If the link ends, the owner of the
-  /// pool has to drop the reader, because messages that were on their way have loans.
+  /// Lends tensors to the process at the other end. May be null. Once the process has ended, the
+  /// owner of the pool calls `drop_reader`, because messages that were lost still held loans.
   std::shared_ptr<BufferLender> buffers;
   WorkPort* work = nullptr;  // lends tensors; outlives the proxy; needed with `buffers`
   /// Whether the actor that serves has opened a base of its own. The first snapshot is then sent

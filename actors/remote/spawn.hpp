@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Spawns the actors through which two processes reach each other's actors.
 //
-//   process of a worker                          process of the stream (the owner of the run)
+//   process of a worker                          process of the run
 //   worker -> stream proxy -> port  == link ==>  port -> gate -> stream
 //             worker host  <- port  <== link ==  port <- gate <- remote worker <- supervisor
 //
@@ -33,21 +33,21 @@ namespace tidemill::actors {
 /// How long a process may take to start a worker, which may include the start of the process.
 inline constexpr Duration kWorkerStartDeadline = std::chrono::minutes(5);
 
-/// Since when the workers of a process wait for rows, and why, for people.
+/// Holds since when the workers of a process wait for rows, and why, for display.
 ///
 /// Threads: safe to call concurrently.
 class WorkerWaits {
 public:
   struct Wait {
-    TimePoint since;     // as the clock of the actor system tells it
+    TimePoint since;     // by the clock of the actor system
     std::string reason;  // what the stream waits for; empty: unknown yet
   };
 
-  /// The worker asks for rows. `now` counts only if it does not wait already.
+  /// Notes that the worker has asked for rows. Ignored if it is already waiting.
   void begin(const std::string& worker, TimePoint now);
-  /// The worker has got none.
+  /// Notes what the stream said it is waiting for. Ignored if the worker is not waiting.
   void set_reason(const std::string& worker, const std::string& reason);
-  /// The worker has got rows, or has ended.
+  /// Notes that the worker has received rows or has ended.
   void end(const std::string& worker);
   /// Returns the wait that began first, if any.
   [[nodiscard]] std::optional<Wait> longest() const;
@@ -57,16 +57,16 @@ private:
   std::map<std::string, Wait> waits_;  // by worker
 };
 
-/// Cells of fewer bytes are sent in messages: for them, a loan costs more than copies.
+/// Cells smaller than this are copied into the message, which costs less than a loan. Units: bytes.
 inline constexpr std::uint64_t kMinLentBytes = 4096;
 
 /// How the cells of leased rows get to a process without being sent.
 struct RowLending {
-  /// Lends cells to the process. Null: rows are sent in messages. If the link ends, the owner of
-  /// the pool has to drop the reader, because messages that were on their way have loans.
+  /// Lends cells to the process. Null: all cells are sent in messages. Once the process has ended,
+  /// the owner of the pool calls `drop_reader`, because messages that were lost still held loans.
   std::shared_ptr<BufferLender> lender = nullptr;
-  SegmentAddress segments = {};  // where the process finds them
-  std::uint64_t min_bytes = kMinLentBytes;
+  SegmentAddress segments = {};             // where the process finds them
+  std::uint64_t min_bytes = kMinLentBytes;  // of a cell that is lent
 };
 
 /// Dependencies of a worker gate.
@@ -76,8 +76,9 @@ struct WorkerGateDeps {
   StreamConsumerActor stream;
   /// Takes a line of the process for the log of the run. May be empty.
   std::function<void(const std::string&)> log;
-  /// Called when the gate has ended because the process is lost or breaks the rules, with the
-  /// reason. Not called if the gate is killed. May be empty.
+  /// Called once by the gate, with the reason, before it ends because the link has ended or the
+  /// process has broken the protocol. The port is closed by then. Must not block. Not called if the
+  /// gate is killed. May be empty.
   std::function<void(const Status&)> on_end;
   std::shared_ptr<WorkerWaits> waits = nullptr;  // written by the gate; may be null
   std::function<void()> on_ready = {};           // called when its first worker runs; may be empty
@@ -111,9 +112,11 @@ using OpenRowMemory =
 /// Dependencies of a worker host.
 struct WorkerHostDeps {
   std::shared_ptr<PeerPort> port;  // closed when the host ends
-  /// Returns the worker of this kind and number.
+  /// Makes the worker of this kind and number. Called by the host. Must not block. Errors: any; the
+  /// start then fails with it, and `kNotFound` counts as `kInvalidArgument`, which ends the run.
   std::function<Result<WorkerSpec>(const std::string& kind, std::uint32_t number)> make_worker;
-  /// Called when the link has ended, with the reason.
+  /// Called once by the host, with the reason, when the link has ended or the host was told to end.
+  /// Not called if the host is killed. Must not be empty.
   std::function<void(const std::string&)> on_end;
 };
 

@@ -255,7 +255,7 @@ void on_worker_ended(Self self, const PeerMessage& message) {
   }
 }
 
-// Ends a worker whose stand-in has ended.
+// Ends a worker whose remote worker has ended.
 void stop(Self self, std::map<std::string, WorkerGateState::Worker>::iterator worker) {
   self->demonitor(caf::actor_cast<caf::actor_addr>(worker->second.stands_for_it));
   self->state.deps.port->tell(MessageKind::kStopWorker,
@@ -312,7 +312,7 @@ void on_start_ended(Self self, const PeerMessage& reply) {
 caf::result<WorkerStatus> start(Self self, StartWorker worker) {
   auto& state = self->state;
   if (const auto before = state.workers.find(worker.name); before != state.workers.end()) {
-    // Its stand-in has most likely ended, and the gate does not know yet.
+    // Its remote worker has most likely ended, and the gate does not know yet.
     self->send_exit(caf::actor_cast<caf::actor_addr>(before->second.stands_for_it),
                     to_caf_error({Errc::kUnavailable, worker.name + " was started again"}));
     stop(self, before);

@@ -10,7 +10,8 @@
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("tidemill::actors::wire");
 
-# A worker process sends a failure in place of a reply.
+# Sent in place of a reply when a request has failed, by either process. `code` is the number of an
+# Errc, never 0.
 struct Failure {
   code @0 :UInt16;
   message @1 :Text;
@@ -31,7 +32,7 @@ struct BufferIdentity {
   length @4 :UInt64;
 }
 
-# How a process gets the bytes that the owner of the run lends it. `socket` is empty if nothing is
+# How a process gets the bytes that the process of the run lends it. `socket` is empty if nothing is
 # lent in shared memory.
 struct SegmentAddress {
   socket @0 :Text;

@@ -32,7 +32,7 @@ enum class MessageKind : std::uint16_t {
   kNack = 19,        // LeaseUpdate
   kRenew = 20,       // LeaseUpdate
   kRetire = 21,      // GroupVerdict
-  kSettlement = 22,  // Settlement: the reply to the last four
+  kSettlement = 22,  // Settlement: the reply to kAck, kNack, kRenew and kRetire
 
   // `ServingActor`; see serving_messages.hpp.
   kGenerate = 32,       // RolloutRequest
@@ -48,10 +48,10 @@ enum class MessageKind : std::uint16_t {
 
   // Control of the workers of a process.
   kStartWorker = 64,  // StartWorker; the reply is kDone
-  kDrainWorker = 65,  // StartedWorker
-  kStopWorker = 66,   // StartedWorker
-  kWorkerEnded = 67,  // WorkerEnded
-  kLogLine = 68,      // LogLine
+  kDrainWorker = 65,  // StartedWorker; no reply
+  kStopWorker = 66,   // StartedWorker; no reply
+  kWorkerEnded = 67,  // WorkerEnded; no reply
+  kLogLine = 68,      // LogLine; no reply
   kRowMemory = 69,    // RowMemory; no reply
 };
 
@@ -73,12 +73,12 @@ struct LogLine {
   std::string text;
 };
 
-/// How a process gets the bytes that the owner of the run lends it; see
+/// How a process gets the bytes that the process of the run lends it; see
 /// transport/segments/segment_reader.hpp.
 struct SegmentAddress {
-  std::string socket;  // a path; empty: nothing is lent in shared memory
-  std::uint32_t reader = 0;
-  std::array<std::byte, 16> token{};
+  std::string socket;        // of the segment server; empty: nothing is lent in shared memory
+  std::uint32_t reader = 0;  // the number of the process, as in `SegmentReaderGrant`
+  std::array<std::byte, 16> token{};  // a secret; never logged
 };
 
 /// Tells a process where cells of leased rows are lent to it.

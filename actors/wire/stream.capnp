@@ -22,14 +22,14 @@ struct SampleRow {
   minStep @6 :UInt64;
 }
 
-# What is not reported has the largest value, also if a row has no facts at all.
+# A fact that was not reported has the largest value. A row without facts has both.
 struct RowFacts {
   oldestStep @0 :UInt64 = 0xffffffffffffffff;
   tokens @1 :UInt64 = 0xffffffffffffffff;
 }
 
-# The bytes are in `value`, or lent if there is a `lent`, whose type `value` has. Only rows that were
-# leased with `inPlace` have lent cells.
+# `value` holds the bytes. If `lent` is set, the bytes are lent instead, and `value` holds only
+# their type. Only rows leased with `inPlace` have lent cells.
 struct Cell {
   column @0 :UInt32;
   value @1 :Common.Bytes;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# The messages with which the owner of a run controls the workers of another process. See
+# The messages with which the process of the run controls the workers of another process. See
 # common.capnp about changes.
 @0x8d51c3f2a6be7d19;
 

@@ -122,7 +122,7 @@ protected:
     take(roster_->joins).reply(joined);
     drain();
   }
-  // Has the owner of the run load weights, as its roster does before the device has joined.
+  // Has the process of the run load weights, as its roster does before the device has joined.
   Reply<PolicyVersion> load() {
     engines::Snapshot weights;
     weights.version = {0, 1, 5};

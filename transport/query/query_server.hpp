@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Short questions to a process of this host, each with one answer, over a Unix socket.
 //
-// For people's tools, not for the processes of a run: each query has a connection of its own, and
-// the server answers one query after the other. A query and an answer are one packet each.
+// For command-line tools, not for the processes of a run: each query has a connection of its own,
+// and the server answers one query after the other. A query and an answer are one packet each.
 #pragma once
 
 #include <chrono>

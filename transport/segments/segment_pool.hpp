@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Buffers in shared memory, which other processes of the same user read without a copy.
 //
-// The bulk plane of a host has three parts. A `SegmentPool` allocates buffers in segments of shared
-// memory. A `SegmentServer`, in the same process, gives the memory of segments to readers. A
+// Buffers in shared memory need three objects. A `SegmentPool` allocates buffers in segments of
+// shared memory. A `SegmentServer`, in the same process, gives the memory of segments to readers. A
 // `SegmentReader`, usually in another process, resolves the identities of buffers. Messages between
 // the processes carry only identities; see base/buffer.hpp.
 //
-// The way of a buffer:
+// The life of a buffer:
 //   1. The program allocates it from the pool and writes it.
 //   2. The program lends it to a reader (`lend`) and then sends the identity in a message. It may
 //      now drop its own handle.
@@ -59,7 +59,8 @@ struct SegmentPoolOptions {
   std::uint64_t shared_segment_bytes = std::uint64_t{1} << 20U;
 };
 
-/// What the segments of a pool hold. Units: bytes, without the page of loans of each segment.
+/// What the segments of a pool hold. Units: bytes, excluding the page at the end of each segment
+/// that counts loans.
 struct SegmentPoolUse {
   std::uint64_t used_bytes = 0;     // of segments whose buffers are in use
   std::uint64_t free_bytes = 0;     // of segments that are kept to be used again
@@ -70,8 +71,8 @@ struct SegmentPoolUse {
   }
 };
 
-/// A secret that a reader presents when it connects. The owner of the pool draws it and passes it
-/// to the process of the reader on a way that no other user can read.
+/// A secret that a reader presents when it connects. The owner of the pool generates it and passes
+/// it over a channel that no other user can read.
 using ReaderToken = std::array<std::byte, 16>;
 
 /// Allows one process to read. A process that starts again is a new reader: drop the old one and
@@ -79,8 +80,8 @@ using ReaderToken = std::array<std::byte, 16>;
 struct SegmentReaderGrant {
   std::uint32_t reader = 0;  // the number of its process; see `Envelope::sender`
   ReaderToken token{};
-  /// The most that the reader may keep from being used again: the sizes of all segments of which it
-  /// holds loans. Units: bytes.
+  /// The most memory that the loans of the reader may keep in use: the sizes of all segments of
+  /// which it holds loans. Units: bytes.
   std::uint64_t max_lent_bytes = 0;
 };
 
@@ -90,8 +91,8 @@ struct SegmentReaderGrant {
 /// it connects a reader of its own. Until the child ends or calls exec, it keeps the memory of the
 /// segments that it has inherited.
 ///
-/// Threads: safe to call concurrently. Dropping a handle is safe in any thread. It may call the
-/// callbacks below, and gives memory back to the system.
+/// Threads: safe to call concurrently. Dropping a handle is safe in any thread; it may run the
+/// callbacks below and return memory to the system.
 class SegmentPool final : public BufferAllocator {
 public:
   using Callback = std::function<void()>;
@@ -110,8 +111,9 @@ public:
   /// Errors: `kInvalidArgument` if there is a reader of that number; `kResourceExhausted` if there
   /// are `kMaxSegmentReaders`.
   [[nodiscard]] Status add_reader(const SegmentReaderGrant& grant);
-  /// Returns all loans of a reader, forgets it, and closes its connection. Its process must have
-  /// ended or use its buffers no more: their bytes may change. Does nothing for an unknown reader.
+  /// Returns all loans of a reader, forgets it, and closes its connection. Requires that the
+  /// process has ended or no longer uses its buffers, because their bytes may then change. Does
+  /// nothing for an unknown reader.
   void drop_reader(std::uint32_t reader);
 
   /// Permits a reader to resolve `buffer`, or a part of it, once. Requires a resolved handle. Lend
@@ -139,8 +141,8 @@ public:
   /// Returns the most that its segments may have together. Units: bytes.
   [[nodiscard]] std::uint64_t max_bytes() const noexcept;
   [[nodiscard]] SegmentPoolUse use() const;
-  /// Returns what a reader keeps from being used again: the sizes of all segments of which it holds
-  /// loans; 0 for an unknown one. Units: bytes.
+  /// Returns how much memory the loans of a reader keep in use: the sizes of all segments of which
+  /// it holds loans; 0 for an unknown reader. Units: bytes.
   [[nodiscard]] std::uint64_t lent_bytes(std::uint32_t reader) const;
 
 private:
