@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run needs to work with processes of its own: it starts them, and has links to them.
+// Starts the worker processes of a run and links to them.
 #pragma once
 
 #include <cstdint>
@@ -31,12 +31,12 @@ struct ProcessEnd {
   bool started = true;
 };
 
-/// The processes of a run besides its own. It must outlive all that uses it.
+/// The worker processes of a run. It must outlive all that uses it.
 ///
 /// Threads: safe to call concurrently.
 class ProcessHub {
 public:
-  /// Called once for each process. Must not call the hub.
+  /// Called once for each process, from any thread. Must not call the hub.
   using OnExit = std::function<void(const ProcessEnd& end)>;
 
   ProcessHub() = default;
@@ -46,12 +46,15 @@ public:
 
   /// Returns the address at which a new process of `role` reaches the process of the run, which
   /// listens there.
-  /// Errors: those of the acceptor.
+  /// Errors: `kInvalidArgument` if the path of the socket cannot be used; `kNotFound` without its
+  /// folder; `kResourceExhausted` without descriptors or threads; `kUnavailable` if the system
+  /// refuses.
   [[nodiscard]] virtual Result<WorkerProcessAddress> new_address(const std::string& role,
                                                                  TransportChoice transport,
                                                                  std::uint32_t incarnation) = 0;
-  /// Starts the process of `role` that has this address, and returns its number in this object.
-  /// Does not wait.
+  /// Starts the process of `role` that has this address. Returns the number of this start, for
+  /// `pid` and `stop`; it is not `WorkerProcessAddress::process`. Does not wait. Calls `on_exit`
+  /// from any thread, possibly before `start` returns; also if the process could not be started.
   virtual std::uint64_t start(const std::string& role, const WorkerProcessAddress& address,
                               OnExit on_exit) = 0;
   /// Prepares to lend tensors to the process that has this address, until it has ended.
@@ -69,7 +72,11 @@ public:
   /// Returns why no process can reach this one, if that has been so for `at_least`, or success.
   [[nodiscard]] virtual Status trouble(Duration /*at_least*/) const { return {}; }
 
+  /// Returns the links of the process of the run, in which ports to the other processes open
+  /// theirs. They live as long as the hub.
   [[nodiscard]] virtual transport::PeerLinks& links() = 0;
+  /// Returns the clock of the links, for deadlines of ports. It tells the same time as the clock of
+  /// the actor system, and lives as long as the hub.
   [[nodiscard]] virtual const Clock& clock() const = 0;
 };
 

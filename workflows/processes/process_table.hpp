@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The processes of a run, for people: what they do, and how many of them there are.
+// The processes of a run, for display: what they do, and how many of them there are.
 #pragma once
 
 #include <cstdint>

@@ -24,7 +24,7 @@ class ProcessTable;
 /// What answers queries about a run.
 struct RunControlOptions {
   std::shared_ptr<ProcessTable> table;
-  std::string owner_cores;  // of this process, for people
+  std::string owner_cores;  // of this process, for display
   /// Takes a warning for the user when no query can be accepted, at most once a minute.
   std::function<void(const std::string&)> warn;
 };

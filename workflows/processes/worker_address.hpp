@@ -10,9 +10,9 @@ namespace tidemill::workflows {
 
 /// How a worker process reaches the process of its run. Passed on its command line.
 struct WorkerProcessAddress {
-  std::string name = {};    // of the process, for people; not passed on
+  std::string name = {};    // of the process, for display; not passed on
   std::string transport;    // "shm" or "zmq"
-  std::string reason = {};  // why that one, for people; not passed on
+  std::string reason = {};  // why that one, for display; not passed on
   std::string socket;       // a path
   std::uint64_t run = 0;    // see `Envelope::run`
   std::uint32_t incarnation = 0;

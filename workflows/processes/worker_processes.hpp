@@ -44,9 +44,15 @@ struct WorkerProcessesOptions {
   std::optional<ProcessDevices> devices = {};  // absent: the processes have no devices
 };
 
-/// Returns a factory of workers, each in one of the role's processes. A process is started for the
-/// first worker that needs it, and again after its end. All processes end with the last copy of the
-/// factory. `hub` outlives it.
+/// Returns a factory of workers, each in one of the role's processes. The actor of a worker is a
+/// remote worker. A process is started for the first worker that needs it. When a process ends, its
+/// remote workers end with the reason, and the next worker that needs it starts another one. If a
+/// process ends three times in a row before one of its workers has run, its remote workers end with
+/// `kResourceExhausted`, which ends the run.
+///
+/// The processes are ended, without a wait, when the last copy of the factory and of the specs that
+/// it has made is destroyed. `system` and `hub` must outlive these copies and the actors of
+/// `WorkerProcessesOptions::ends`.
 [[nodiscard]] WorkerFactory remote_worker_factory(caf::actor_system& system, ProcessHub& hub,
                                                   const WorkerProcessesOptions& options,
                                                   std::uint32_t incarnation,
