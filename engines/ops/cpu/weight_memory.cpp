@@ -92,13 +92,52 @@ std::int64_t WeightSets::bytes() const noexcept {
   return bytes;
 }
 
+WeightMemory::Block WeightMemory::new_block(WeightPlacement::Kind kind, std::int64_t size) {
+  if (kind != WeightPlacement::Kind::kSmall) {
+    return std::make_shared<const AlignedBytes>(size);
+  }
+  std::unique_ptr<const AlignedBytes> block;
+  {
+    const std::lock_guard lock(small_->mutex);
+    if (!small_->free.empty()) {
+      block = std::move(small_->free.back());
+      small_->free.pop_back();
+    }
+  }
+  if (block == nullptr) {
+    block = std::make_unique<const AlignedBytes>(size);
+  }
+  {
+    const std::lock_guard lock(small_->mutex);
+    ++small_->num_used;
+  }
+  return {block.release(), [small = small_](const AlignedBytes* freed) {
+            give_back(*small, std::unique_ptr<const AlignedBytes>(freed));
+          }};
+}
+
+void WeightMemory::give_back(SmallBlocks& blocks, std::unique_ptr<const AlignedBytes> block) {
+  std::vector<std::unique_ptr<const AlignedBytes>> excess;  // freed without the lock
+  const std::lock_guard lock(blocks.mutex);
+  --blocks.num_used;
+  blocks.free.push_back(std::move(block));
+  while (blocks.free.size() > blocks.num_used) {
+    excess.push_back(std::move(blocks.free.back()));
+    blocks.free.pop_back();
+  }
+}
+
+std::size_t WeightMemory::num_free() const {
+  const std::lock_guard lock(small_->mutex);
+  return small_->free.size();
+}
+
 WeightBytes WeightMemory::allocate(std::int64_t size) {
   const WeightPlacement::BlockOffset at = placement_.add(size);
   const bool own = at.kind == WeightPlacement::Kind::kOwn;
-  std::shared_ptr<const AlignedBytes> block =
-      own ? nullptr : blocks_[static_cast<std::size_t>(at.kind)];
+  Block block = own ? nullptr : blocks_[static_cast<std::size_t>(at.kind)];
   if (at.block_bytes > 0) {
-    block = std::make_shared<const AlignedBytes>(at.block_bytes);
+    block = new_block(at.kind, at.block_bytes);
     block_bytes_ += at.block_bytes;
     if (!own) {
       blocks_[static_cast<std::size_t>(at.kind)] = block;

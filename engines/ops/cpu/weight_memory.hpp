@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -88,7 +89,12 @@ private:
 /// Weights of similar size that are allocated one after the other share a block. Reading them then
 /// needs fewer address translations, and no page is allocated for the end of a single weight. A
 /// weight of more than 16 MiB has its own block. A block is freed with the last weight in it.
-/// Threads: one call at a time.
+///
+/// Blocks of small weights that are free are kept to be used again, but not more of them than are
+/// in use: the kernel would clear the pages of new ones, which takes longer than packing the
+/// weights of an adapter. Blocks never take more memory than they would if none were kept, since a
+/// new one is made only if none is free.
+/// Threads: one call at a time. Dropping weights is safe in any thread.
 class WeightMemory {
 public:
   [[nodiscard]] WeightBytes allocate(std::int64_t size);
@@ -98,12 +104,27 @@ public:
   [[nodiscard]] std::int64_t bytes() const noexcept { return placement_.bytes(); }
   /// Returns the full size of the blocks allocated until now. Units: bytes.
   [[nodiscard]] std::int64_t block_bytes() const noexcept { return block_bytes_; }
+  /// Returns how many free blocks are kept.
+  [[nodiscard]] std::size_t num_free() const;
 
 private:
+  using Block = std::shared_ptr<const AlignedBytes>;
+
+  // The blocks of small weights. Shared with those that are in use, which return to it.
+  struct SmallBlocks {
+    std::mutex mutex;  // of all below
+    std::vector<std::unique_ptr<const AlignedBytes>> free;
+    std::size_t num_used = 0;
+  };
+
+  [[nodiscard]] Block new_block(WeightPlacement::Kind kind, std::int64_t size);
+  static void give_back(SmallBlocks& blocks, std::unique_ptr<const AlignedBytes> block);
+
   WeightPlacement placement_;
   std::int64_t block_bytes_ = 0;
+  std::shared_ptr<SmallBlocks> small_ = std::make_shared<SmallBlocks>();
   // The last block of each kind, which further weights may share.
-  std::array<std::shared_ptr<const AlignedBytes>, WeightPlacement::kSharedKinds> blocks_;
+  std::array<Block, WeightPlacement::kSharedKinds> blocks_;
 };
 
 }  // namespace tidemill::engines::cpu

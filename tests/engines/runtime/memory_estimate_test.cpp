@@ -116,6 +116,42 @@ TEST_P(MemoryEstimateTest, WeightsTakeTheEstimatedMemory) {
 
 constexpr std::int64_t kMebi = std::int64_t{1} << 20U;
 
+// Eight weights that fill a block of 4 MiB.
+std::vector<cpu::WeightBytes> fill_block(cpu::WeightMemory& memory) {
+  std::vector<cpu::WeightBytes> weights;
+  for (int i = 0; i < 8; ++i) {
+    weights.push_back(memory.allocate(kMebi / 2));
+  }
+  return weights;
+}
+
+TEST(WeightMemoryTest, AFreeBlockIsUsedAgain) {
+  cpu::WeightMemory memory;
+  auto first = fill_block(memory);
+  const std::byte* block = first.front().data();
+  auto second = fill_block(memory);
+  EXPECT_EQ(memory.num_free(), 0U);
+  first.clear();
+  EXPECT_EQ(memory.num_free(), 1U);
+  const auto third = fill_block(memory);
+  EXPECT_EQ(memory.num_free(), 0U);
+  EXPECT_EQ(third.front().data(), block);
+}
+
+TEST(WeightMemoryTest, NoMoreBlocksAreKeptThanAreInUse) {
+  cpu::WeightMemory memory;
+  std::vector<std::vector<cpu::WeightBytes>> sets;
+  for (int i = 0; i < 4; ++i) {
+    sets.push_back(fill_block(memory));
+  }
+  sets.erase(sets.begin(), sets.begin() + 2);
+  EXPECT_EQ(memory.num_free(), 2U);
+  sets.erase(sets.begin());
+  EXPECT_EQ(memory.num_free(), 1U);
+  sets.clear();  // the memory keeps its last block
+  EXPECT_EQ(memory.num_free(), 1U);
+}
+
 // A set of weights that share a block of 4 MiB.
 void add_set(cpu::WeightSets& sets) {
   for (int i = 0; i < 3; ++i) {
