@@ -25,13 +25,15 @@ struct Preset {
 };
 
 // The smallest is for tests, in which long sequences must not take long. The shapes of Qwen3 are
-// those of Qwen/Qwen3-0.6B and Qwen/Qwen3-1.7B.
+// those of Qwen/Qwen3-0.6B and Qwen/Qwen3-1.7B. The layers of 1b are those of Llama-3.2-1B, whose
+// vocabulary is larger.
 constexpr Preset kPresets[] = {
     {"0.1m", ModelFamily::kLlama, 64, 1, 192, 1, 1, 64, 384, 16384},
     {"3.7m", ModelFamily::kLlama, 256, 4, 688, 4, 4, 64, 1024},
     {"15m", ModelFamily::kLlama, 320, 8, 864, 5, 5, 64, 8192},
     {"197m", ModelFamily::kLlama, 1024, 16, 2816, 16, 4, 64, 8192},
     {"600m", ModelFamily::kLlama, 1536, 22, 4096, 24, 8, 64, 16384},
+    {"1b", ModelFamily::kLlama, 2048, 16, 8192, 32, 8, 64, 8192},
     {"qwen3-0.6b", ModelFamily::kQwen3, 1024, 28, 3072, 16, 8, 128, 151936, 40960},
     {"qwen3-1.7b", ModelFamily::kQwen3, 2048, 28, 6144, 16, 8, 128, 151936, 40960}};
 

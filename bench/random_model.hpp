@@ -10,8 +10,8 @@
 
 namespace tidemill::bench {
 
-/// Returns the names of the presets: "0.1m", "3.7m", "15m", "197m", "600m", "qwen3-0.6b",
-/// "qwen3-1.7b".
+/// Returns the names of the presets: "0.1m", "3.7m", "15m", "197m", "600m", "1b",
+/// "qwen3-0.6b", "qwen3-1.7b".
 [[nodiscard]] std::vector<std::string> preset_names();
 
 /// Returns the architecture of a preset: a Llama with an untied head, or a Qwen3 with a tied one.

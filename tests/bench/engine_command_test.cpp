@@ -144,6 +144,7 @@ TEST(RandomModel, PresetsHaveTheSizesInTheirNames) {
                                        {"15m", 15.0},
                                        {"197m", 197.0},
                                        {"600m", 600.0},
+                                       {"1b", 1007.0},
                                        {"qwen3-0.6b", 596.0},
                                        {"qwen3-1.7b", 1720.6}}) {
     const engines::ModelConfig config = preset_config(name).value();
@@ -152,7 +153,7 @@ TEST(RandomModel, PresetsHaveTheSizesInTheirNames) {
         << name;
   }
   EXPECT_EQ(preset_config("7b").status().message(),
-            "--preset: must be one of 0.1m, 3.7m, 15m, 197m, 600m, qwen3-0.6b, qwen3-1.7b");
+            "--preset: must be one of 0.1m, 3.7m, 15m, 197m, 600m, 1b, qwen3-0.6b, qwen3-1.7b");
 }
 
 // NF4 takes 33 bytes for 64 weights and a float for 256 such blocks, the table and the head of an
