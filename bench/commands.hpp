@@ -8,6 +8,9 @@
 
 namespace tidemill::bench {
 
+/// Makes the command `actors`, which measures the actors of a run.
+[[nodiscard]] std::unique_ptr<launcher::Command> make_actors_command();
+
 /// Makes the command `engine`, which measures the engine on this machine.
 [[nodiscard]] std::unique_ptr<launcher::Command> make_engine_command();
 

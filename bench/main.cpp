@@ -11,6 +11,7 @@
 int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + (argc > 0 ? 1 : 0), argv + argc);
   std::vector<std::unique_ptr<tidemill::launcher::Command>> commands;
+  commands.push_back(tidemill::bench::make_actors_command());
   commands.push_back(tidemill::bench::make_engine_command());
   commands.push_back(tidemill::bench::make_serve_command());
   commands.push_back(tidemill::bench::make_store_command());

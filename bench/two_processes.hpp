@@ -33,6 +33,7 @@ public:
     }
   }
   [[nodiscard]] bool started() const noexcept { return pid_ > 0; }
+  [[nodiscard]] pid_t pid() const noexcept { return pid_; }
 
 private:
   pid_t pid_;

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests the output of `tidemill-bench actors`.
+#include "bench/commands.hpp"
+#include "tests/launcher/command_run.hpp"
+
+namespace tidemill::bench {
+namespace {
+
+using launcher::kDone;
+using launcher::kRefused;
+using launcher::Outcome;
+
+Outcome run_actors(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "actors");
+  std::ostringstream out;
+  std::ostringstream err;
+  std::vector<std::unique_ptr<launcher::Command>> commands;
+  commands.push_back(make_actors_command());
+  const int code = launcher::run_program(arguments, commands, out, err);
+  return {code, out.str(), err.str()};
+}
+
+TEST(ActorsCommand, TrainsSamplesOfRolloutProcesses) {
+  const Outcome outcome = run_actors({"--processes", "1", "--processes", "2", "--samples", "256",
+                                      "--repetitions", "1", "--response-tokens", "4", "--json"});
+  ASSERT_EQ(outcome.code, kDone) << outcome.err;
+  const auto lines = outcome.lines();
+  ASSERT_EQ(lines.size(), 3U);
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    EXPECT_EQ(lines[i]["figure"], "actor_scale");
+    EXPECT_EQ(lines[i]["processes"], i);
+    const double rate = lines[i]["samples_per_s"];
+    EXPECT_GT(rate, 0.0);
+    EXPECT_DOUBLE_EQ(lines[i]["ratio"], rate / 5e4);
+    EXPECT_EQ(lines[i]["peer_samples_per_s"], lines[0]["samples_per_s"]);
+    EXPECT_GT(lines[i]["actors_us"], 0.0);
+    EXPECT_GE(lines[i]["owner_us"], lines[i]["actors_us"]);
+  }
+  EXPECT_EQ(lines[0]["rollout_us"], 0.0) << "the worker is in the process of the run";
+  EXPECT_GT(lines[1]["rollout_us"], 0.0);
+}
+
+TEST(ActorsCommand, RefusesARunWithoutProcesses) {
+  EXPECT_EQ(run_actors({"--processes", "0"}).code, kRefused);
+}
+
+}  // namespace
+}  // namespace tidemill::bench
