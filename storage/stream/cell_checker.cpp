@@ -2,8 +2,9 @@
 #include "storage/stream/cell_checker.hpp"
 
 #include <algorithm>
-#include <cmath>
+#include <bit>
 #include <cstring>
+#include <type_traits>
 
 namespace tidemill::storage {
 namespace {
@@ -16,17 +17,41 @@ T element(std::span<const std::byte> bytes, std::uint64_t index) {
   return value;
 }
 
-// Returns the first element for which `is_bad` holds, in words, or "".
+// Returns the first element for which `is_bad` holds, in words, or "". Looks at blocks of elements
+// without a branch for each, which the compiler turns into vector instructions.
 template <class T, class IsBad>
 std::string first_bad(const Buffer& cell, IsBad is_bad, const char* rule) {
+  using Word = std::conditional_t<
+      sizeof(T) == 8, std::uint64_t,
+      std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint8_t>>;  // as wide as an element
+  constexpr std::uint64_t kBlock = 256;
   const std::span<const std::byte> bytes = cell.bytes();
-  for (std::uint64_t i = 0; i < bytes.size() / sizeof(T); ++i) {
-    const T value = element<T>(bytes, i);
-    if (is_bad(value)) {
-      return "element " + std::to_string(i) + " is " + std::to_string(value) + rule;
+  const std::uint64_t count = bytes.size() / sizeof(T);
+  for (std::uint64_t begin = 0; begin < count; begin += kBlock) {
+    const std::uint64_t end = std::min(begin + kBlock, count);
+    Word any = 0;
+    for (std::uint64_t i = begin; i < end; ++i) {
+      any |= static_cast<Word>(is_bad(element<T>(bytes, i)));
+    }
+    for (std::uint64_t i = begin; any != 0 && i < end; ++i) {
+      const T value = element<T>(bytes, i);
+      if (is_bad(value)) {
+        return "element " + std::to_string(i) + " is " + std::to_string(value) + rule;
+      }
     }
   }
   return "";
+}
+
+// Returns whether a number is infinite or none: all bits of its exponent are set. Unlike
+// `std::isfinite`, this compiles to vector instructions.
+bool is_not_finite(float x) {
+  constexpr std::uint32_t kExponent = 0x7F80'0000;
+  return (std::bit_cast<std::uint32_t>(x) & kExponent) == kExponent;
+}
+bool is_not_finite(double x) {
+  constexpr std::uint64_t kExponent = 0x7FF0'0000'0000'0000;
+  return (std::bit_cast<std::uint64_t>(x) & kExponent) == kExponent;
 }
 
 std::string bad_value(const ColumnOptions& column, const Buffer& cell) {
@@ -36,9 +61,9 @@ std::string bad_value(const ColumnOptions& column, const Buffer& cell) {
     case CellValues::kFinite:
       return column.type == ColumnType::kDouble
                  ? first_bad<double>(
-                       cell, [](double x) { return !std::isfinite(x); }, kFiniteRule)
+                       cell, [](double x) { return is_not_finite(x); }, kFiniteRule)
                  : first_bad<float>(
-                       cell, [](float x) { return !std::isfinite(x); }, kFiniteRule);
+                       cell, [](float x) { return is_not_finite(x); }, kFiniteRule);
     case CellValues::kNotNegative:
       return first_bad<std::int32_t>(
           cell, [](std::int32_t x) { return x < 0; }, ", must not be negative");
