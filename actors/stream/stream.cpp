@@ -73,6 +73,15 @@ void fail(Self self, const Status& status) {
   self->quit(to_caf_error(status));
 }
 
+// Returns when a wait ends: up to a sixteenth later than it must, so that many waits end together
+// and the stream wakes once for all of them.
+TimePoint end_of_wait(TimePoint now, Duration wait) {
+  const Duration step = wait / 16;
+  const TimePoint end = now + wait;
+  const Duration past = step > Duration::zero() ? end.time_since_epoch() % step : Duration::zero();
+  return past > Duration::zero() ? end + (step - past) : end;
+}
+
 // Returns the number of the actor that sent the current message, or 0 if no actor did. A consumer's
 // name says whose leases end with it. The number tells it from another actor of the same name.
 // Must be called before the handler makes a promise, which takes the sender over.
@@ -343,7 +352,7 @@ StreamActor::behavior_type stream(Self self, StreamDeps deps) {
         }
         const TaskId task = request.task;
         const TimePoint now = self->clock().now();
-        const TimePoint deadline = now + request.wait;
+        const TimePoint deadline = end_of_wait(now, request.wait);
         pending[task.value].add({std::move(request), instance}, promise, deadline);
         if (!expire(self)) {
           return promise;
