@@ -7,6 +7,7 @@
 #include <chrono>
 #include <climits>
 #include <cstring>
+#include <deque>
 #include <filesystem>
 #include <functional>
 #include <linux/futex.h>
@@ -55,6 +56,7 @@ constexpr std::uint32_t kProcess = 1;
 constexpr std::uint32_t kGroupSize = 8;  // of `store_putget*`
 constexpr std::uint64_t kCellBytes = 32 << 10;
 constexpr std::uint64_t kMaxUnits = 4;  // groups of a lease
+constexpr std::size_t kMaxPuts = 16;    // groups that a producer puts before it waits for the first
 constexpr auto kPatience = std::chrono::minutes(2);
 // So long after the last wake, the consumer waits again.
 constexpr auto kSettle = std::chrono::milliseconds(2);
@@ -209,8 +211,9 @@ std::vector<storage::ColumnValue> make_cells(BufferAllocator& memory, std::uint6
   };
   const auto filled = [&memory]<class T>(SampleColumn column, std::uint64_t size, DType dtype,
                                          T value) {
-    return make_cell_in<T>(memory, column, size, dtype,
-                           [value](auto values) { std::ranges::fill(values, value); });
+    return make_cell_in<T>(memory, column, size, dtype, [value](auto values) {
+      std::fill(values.begin(), values.end(), value);
+    });
   };
   using enum SampleColumn;
   std::vector<storage::ColumnValue> cells;
@@ -289,7 +292,7 @@ public:
   // Where cells are made.
   BufferAllocator& memory() { return pool_; }
 
-  // Puts a group of rows that `make` makes.
+  // Puts a group of rows that `make` makes, and does not wait for it.
   void put(const std::function<std::vector<storage::ColumnValue>()>& make) {
     actors::NewGroup group;
     group.draw = groups_;
@@ -307,23 +310,40 @@ public:
     for (actors::NewRow& row : group.rows) {
       row.row.data_position = static_cast<std::uint64_t>(begin);
     }
-    ask(atom::put_v, std::move(group));
+    puts_.push_back(self_->request(stream_, kPatience, atom::put_v, std::move(group)));
+    if (puts_.size() > kMaxPuts) {
+      finish_put();
+    }
+  }
+  // Waits until all groups are in the stream.
+  void finish_puts() {
+    while (!puts_.empty()) {
+      finish_put();
+    }
   }
   // Removes the rows that were read. The stream would keep them for its other tasks.
   void remove_rows() {
     for (; removed_groups_ < groups_; ++removed_groups_) {
-      ask(atom::retire_v,
-          actors::GroupVerdict{{removed_groups_}, {storage::VerdictKind::kFilter, "read"}});
+      finish(self_->request(
+          stream_, kPatience, atom::retire_v,
+          actors::GroupVerdict{{removed_groups_}, {storage::VerdictKind::kFilter, "read"}}));
     }
   }
 
 private:
-  template <class Verb, class Message>
-  void ask(Verb verb, Message message) {
-    caf::scoped_actor self(actors_.system());
-    self->request(stream_, kPatience, verb, std::move(message))
-        .receive([](const storage::Settlement&) {},
-                 [](const caf::error& error) { TIDEMILL_CHECK(false) << caf::to_string(error); });
+  using Put = decltype(std::declval<caf::scoped_actor&>()->request(
+      std::declval<const actors::StreamActor&>(), kPatience, atom::put_v,
+      std::declval<actors::NewGroup>()));
+
+  template <class Request>
+  static void finish(Request request) {
+    request.receive(
+        [](const storage::Settlement&) {},
+        [](const caf::error& error) { TIDEMILL_CHECK(false) << caf::to_string(error); });
+  }
+  void finish_put() {
+    finish(std::move(puts_.front()));
+    puts_.pop_front();
   }
 
   const std::filesystem::path folder_;
@@ -333,6 +353,8 @@ private:
   std::unique_ptr<transport::SegmentServer> server_;
   SystemClock clock_;
   workflows::ActorSystem actors_;
+  caf::scoped_actor self_{actors_.system()};
+  std::deque<Put> puts_;  // that may not be in the stream yet
   transport::PeerLinkThread links_;
   std::unique_ptr<transport::Acceptor> acceptor_;
   std::shared_ptr<actors::PeerPort> port_;
@@ -401,6 +423,7 @@ Result<std::uint64_t> pass_rows(Owner& owner, Shared& shared, std::uint64_t rows
       return cells;
     });
   }
+  owner.finish_puts();
   TIDEMILL_RETURN_IF_ERROR(wait_for(shared.rows, wanted));
   TIDEMILL_CHECK(!verify || shared.sum.load() == sum) << "the consumer has read other bytes";
   return bytes;
@@ -494,6 +517,7 @@ Result<RowFigure> measure_wake(const RowMeasure& how, Owner& owner, Shared& shar
     std::this_thread::sleep_for(kSettle);
     owner.put([&owner] { return make_cells(owner.memory(), kShortCell, kShortCell); });
     TIDEMILL_RETURN_IF_ERROR(wait_for(shared.wakes, i + 1));
+    owner.finish_puts();
     if (i >= how.wakes / 10) {
       us.push_back(static_cast<double>(shared.wake_ns[i]) * 1e-3);
     }
