@@ -49,7 +49,8 @@ struct LeaseRequest {
   /// all such groups that it still holds are ready, then leases them together. There may be none
   /// left.
   std::uint64_t before_group = kAnyGroup;
-  /// How long the stream may delay its reply while too few units are ready, to within a sixteenth.
+  /// How long the stream may delay its reply while too few units are ready. It delays it for at
+  /// least 63/64 of that.
   Duration wait{0};
   /// Whether the consumer reads cells that are lent to its process. Set by the proxy of a stream.
   bool in_place = false;

@@ -73,13 +73,13 @@ void fail(Self self, const Status& status) {
   self->quit(to_caf_error(status));
 }
 
-// Returns when a wait ends: up to a sixteenth later than it must, so that many waits end together
-// and the stream wakes once for all of them.
+// Returns when a wait ends: up to a part of it early, so that many waits end together and the
+// stream wakes once for all of them.
 TimePoint end_of_wait(TimePoint now, Duration wait) {
-  const Duration step = wait / 16;
+  constexpr int kParts = 64;
+  const Duration step = wait / kParts;
   const TimePoint end = now + wait;
-  const Duration past = step > Duration::zero() ? end.time_since_epoch() % step : Duration::zero();
-  return past > Duration::zero() ? end + (step - past) : end;
+  return step > Duration::zero() ? end - end.time_since_epoch() % step : end;
 }
 
 // Returns the number of the actor that sent the current message, or 0 if no actor did. A consumer's

@@ -421,7 +421,7 @@ TEST_F(WorkerGateTest, AStartThatIsAnsweredWithGarbageFails) {
 
 TEST_F(WorkerGateTest, WhenTheGateIsKilledTheLinkEnds) {
   kill(gate_);
-  EXPECT_EQ(ports_.owner->status().state, transport::PeerSession::State::kDisconnected);
+  EXPECT_EQ(ports_.owner->status().state, transport::PeerSession::State::kEnded);
   Received& caller = callers_.emplace_back();
   ports_.owner->call(MessageKind::kStartWorker, numbered(1), 10s, receiver(caller));
   drain();
