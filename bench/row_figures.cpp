@@ -342,7 +342,7 @@ private:
         [](const caf::error& error) { TIDEMILL_CHECK(false) << caf::to_string(error); });
   }
   void finish_put() {
-    finish(std::move(puts_.front()));
+    finish(puts_.front());
     puts_.pop_front();
   }
 

@@ -145,7 +145,7 @@ TEST_F(WorkerEndsTest, MoreProcessesThanDescriptorsAllowAreRefusedAndTheRunGoesO
   ASSERT_TRUE(refused.has_value()) << "hangs";
   EXPECT_EQ(refused->code, 2) << refused->describe();
   EXPECT_THAT(refused->err,
-              MatchesRegex("reward=20: 19 more processes and the run need 140 open files, and "
+              MatchesRegex("reward=20: 19 more processes and the run need 223 open files, and "
                            "[0-9]+ are left \\(ulimit -n 110\\)\n"));
   ASSERT_EQ(::prlimit(run.pid(), RLIMIT_NOFILE, &before, nullptr), 0);
   const auto scaled = folder_.run({"scale", kRun, "reward=3"});
