@@ -62,6 +62,7 @@ constexpr std::array kRows{
     Row{check<actors::AdapterRequest>, "adapter request: "},
     Row{check<actors::AdapterList>, "adapter list: "},
     Row{check<actors::StartDevice>, "start device: "},
+    Row{check<actors::RowMemory>, "row memory: "},
 };
 
 }  // namespace

@@ -23,7 +23,7 @@ struct Row {
 };
 
 constexpr Row kRows[] = {
-    {"actor_message", actor_message, 0, 21, 0},
+    {"actor_message", actor_message, 0, 24, 0},
     {"adapter_config", adapter_config, 10, 0, 2},
     {"api_request", api_request, 0, 11, 0},
     {"chat_template", chat_template, 5, 48, 3},
