@@ -4,7 +4,7 @@
 //
 // Large cells of leased rows are lent if the process of the run has told where. The port connects
 // to that memory and resolves cells when messages arrive: both may wait for the process of the run,
-// so no actor does it. Rows whose cells cannot be resolved are given back.
+// so no actor does it. Rows whose cells cannot be resolved are given back, and later ones are sent.
 #include <any>
 #include <map>
 #include <string>
@@ -101,7 +101,12 @@ void fulfill(caf::typed_response_promise<Reply>& promise, Result<Reply> content)
   }
 }
 
-// Gives rows back whose cells could not be resolved.
+void log_that_rows_are_sent(Self self, const Status& why) {
+  self->state.port->tell(MessageKind::kLogLine,
+                         to_wire(LogLine{"rows are sent in messages: " + why.message()}));
+}
+
+// Gives rows back whose cells could not be resolved. Others might not be resolved either.
 void leave_unreadable(Self self, const PendingLeaseCall& lease, const ReadRows& rows) {
   LeaseUpdate left{.task = lease.task, .consumer = lease.consumer};
   left.release = storage::Release::kLeft;
@@ -110,6 +115,9 @@ void leave_unreadable(Self self, const PendingLeaseCall& lease, const ReadRows& 
     left.rows.push_back({row.lease});
   }
   call(self, MessageKind::kNack, to_wire(left), kReplyMargin);  // the reply is ignored
+  if (std::exchange(self->state.in_place, false)) {
+    log_that_rows_are_sent(self, rows.resolved);
+  }
 }
 
 void on_rows(Self self, PendingLeaseCall& lease, Result<ReadRows> rows) {
@@ -146,8 +154,7 @@ void on_row_memory(Self self, const PeerMessage& message) {
     return;
   }
   if (!opened->ok()) {
-    state.port->tell(MessageKind::kLogLine,
-                     to_wire(LogLine{"rows are sent in messages: " + opened->status().message()}));
+    log_that_rows_are_sent(self, opened->status());
     return;
   }
   state.port->set_decoder(MessageKind::kLeaseReply,

@@ -182,6 +182,11 @@ TEST_F(LentRowsTest, ACellThatCannotBeResolvedFailsTheLease) {
   EXPECT_EQ(stream_->nacks[0].release, storage::Release::kLeft);
   EXPECT_EQ(stream_->nacks[0].consumer, "reward-0");
   EXPECT_EQ(stream_->nacks[0].rows.size(), 1U);
+  const auto next = lease();
+  reply_with({cell_of(kLarge)});
+  EXPECT_TRUE(next.ok()) << "later rows are sent";
+  EXPECT_EQ(buffers_->lends, 1);
+  EXPECT_THAT(remote_->log(), ElementsAre(HasSubstr("rows are sent in messages: a leased row")));
 }
 
 TEST_F(LentRowsTest, AProcessThatCannotOpenTheMemoryGetsMessages) {
