@@ -142,12 +142,8 @@ caf::behavior consume(caf::event_based_actor* self, const actors::StreamConsumer
 // Connects to the memory of rows, as a worker process does.
 Result<std::shared_ptr<actors::BufferResolver>> open_row_memory(
     const actors::SegmentAddress& segments) {
-  transport::SegmentReaderOptions options;
-  options.path = segments.socket;
-  options.reader = segments.reader;
-  options.token = segments.token;
   TIDEMILL_ASSIGN_OR_RETURN(std::shared_ptr<transport::SegmentReader> reader,
-                            transport::SegmentReader::connect(options));
+                            transport::SegmentReader::connect(actors::reader_options(segments)));
   return actors::make_segment_resolver(std::move(reader));
 }
 

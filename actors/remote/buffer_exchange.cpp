@@ -7,9 +7,24 @@
 #include <utility>
 
 namespace tidemill::actors {
+namespace {
 
 // Bytes of a type with blocks are read as these numbers.
-static constexpr std::size_t kBlockAlignment = alignof(float);
+constexpr std::size_t kBlockAlignment = alignof(float);
+
+// Returns an error if the bytes of a resolved tensor are not aligned for its type.
+Status check_alignment(const Tensor& tensor) {
+  const DType dtype = tensor.dtype;
+  const std::size_t alignment =
+      dtype_block_elements(dtype) == 1 ? dtype_bytes(dtype) : kBlockAlignment;
+  const auto address = reinterpret_cast<std::uintptr_t>(tensor.data.bytes().data());
+  if (address % alignment != 0) {
+    return corrupt_data("the bytes are not aligned for " + std::string(dtype_name(dtype)));
+  }
+  return {};
+}
+
+}  // namespace
 
 Result<TensorMap> lend(BufferLender& lender, const TensorMap& tensors) {
   TensorMap lent;
@@ -46,24 +61,13 @@ Status resolve(BufferResolver& resolver, TensorMap& tensors) {
     Status status = bytes.status();
     if (status.ok()) {
       entry.second.data = std::move(bytes).value();
-      status = check_alignment(entry);
+      status = check_alignment(entry.second);
     }
     if (first.ok() && !status.ok()) {
       first = status.with_context("tensor " + entry.first);
     }
   }
   return first;
-}
-
-Status check_alignment(const TensorMap::value_type& tensor) {
-  const DType dtype = tensor.second.dtype;
-  const std::size_t alignment =
-      dtype_block_elements(dtype) == 1 ? dtype_bytes(dtype) : kBlockAlignment;
-  const auto address = reinterpret_cast<std::uintptr_t>(tensor.second.data.bytes().data());
-  if (address % alignment != 0) {
-    return corrupt_data("the bytes are not aligned for " + std::string(dtype_name(dtype)));
-  }
-  return {};
 }
 
 }  // namespace tidemill::actors

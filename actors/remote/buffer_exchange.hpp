@@ -65,8 +65,4 @@ void take_back(BufferLender& lender, const TensorMap& lent);
 /// not aligned for their type.
 [[nodiscard]] Status resolve(BufferResolver& resolver, TensorMap& tensors);
 
-/// Returns an error naming the tensor if its bytes are not aligned for its type. Requires a
-/// resolved tensor.
-[[nodiscard]] Status check_alignment(const TensorMap::value_type& tensor);
-
 }  // namespace tidemill::actors

@@ -103,6 +103,14 @@ std::shared_ptr<BufferLender> make_segment_lender(std::shared_ptr<SegmentCopies>
   return std::make_shared<SegmentLender>(std::move(copies), reader);
 }
 
+transport::SegmentReaderOptions reader_options(const SegmentAddress& address) {
+  transport::SegmentReaderOptions options;
+  options.path = address.socket;
+  options.reader = address.reader;
+  options.token = address.token;
+  return options;
+}
+
 std::shared_ptr<BufferResolver> make_segment_resolver(
     std::shared_ptr<transport::SegmentReader> reader) {
   return std::make_shared<SegmentResolver>(std::move(reader));

@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "actors/remote/buffer_exchange.hpp"
+#include "actors/wire/messages.hpp"
 #include "base/buffer.hpp"
 #include "base/result.hpp"
 #include "transport/segments/segment_pool.hpp"
@@ -54,6 +55,9 @@ private:
 /// next. `SegmentReaderGrant::max_lent_bytes` has to allow them.
 [[nodiscard]] std::shared_ptr<BufferLender> make_segment_lender(
     std::shared_ptr<SegmentCopies> copies, std::uint32_t reader);
+
+/// Returns the options of a reader at this address.
+[[nodiscard]] transport::SegmentReaderOptions reader_options(const SegmentAddress& address);
 
 /// Resolves the buffers of the pool that `reader` reads.
 [[nodiscard]] std::shared_ptr<BufferResolver> make_segment_resolver(

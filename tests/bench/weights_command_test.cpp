@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests the output of `tidemill-bench weights`.
-#include "bench/commands.hpp"
-#include "tests/launcher/command_run.hpp"
+#include "tests/bench/bench_command.hpp"
 
 namespace tidemill::bench {
 namespace {
@@ -10,14 +9,8 @@ using launcher::kDone;
 using launcher::kRefused;
 using launcher::Outcome;
 
-Outcome run_weights(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), "weights");
-  std::ostringstream out;
-  std::ostringstream err;
-  std::vector<std::unique_ptr<launcher::Command>> commands;
-  commands.push_back(make_weights_command());
-  const int code = launcher::run_program(arguments, commands, out, err);
-  return {code, out.str(), err.str()};
+Outcome run_weights(const std::vector<std::string>& arguments) {
+  return run_command(make_weights_command(), arguments);
 }
 
 TEST(WeightsCommand, SendsAnAdapterToEngines) {

@@ -60,10 +60,7 @@ private:
 // process ends.
 Result<std::shared_ptr<BufferResolver>> open_row_memory(
     const SegmentAddress& segments, const std::shared_ptr<WorkerHostActor>& host) {
-  transport::SegmentReaderOptions options;
-  options.path = segments.socket;
-  options.reader = segments.reader;
-  options.token = segments.token;
+  transport::SegmentReaderOptions options = reader_options(segments);
   // A thread of the link waits, which must not let the link become silent.
   options.max_connect_wait = std::chrono::seconds(1);
   options.max_segment_wait = std::chrono::seconds(1);

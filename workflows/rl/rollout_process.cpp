@@ -86,11 +86,8 @@ private:
                               engines::open_runtime(model.files, runtime_for(start, model, codec)));
     actors::OpenedDevice opened;
     if (!start.segments.socket.empty()) {
-      transport::SegmentReaderOptions segments;
-      segments.path = start.segments.socket;
-      segments.reader = start.segments.reader;
-      segments.token = start.segments.token;
-      TIDEMILL_ASSIGN_OR_RETURN(engines->segments, transport::SegmentReader::connect(segments));
+      TIDEMILL_ASSIGN_OR_RETURN(engines->segments, transport::SegmentReader::connect(
+                                                       actors::reader_options(start.segments)));
       opened.buffers = actors::make_segment_resolver(engines->segments);
     }
     {
