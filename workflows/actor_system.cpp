@@ -3,6 +3,7 @@
 
 #include <caf/all.hpp>
 
+#include "actors/deadline_clock.hpp"
 #include "actors/type_ids.hpp"
 
 namespace tidemill::workflows {
@@ -12,9 +13,9 @@ caf::actor_system_config& configure(caf::actor_system_config& config) {
   actors::add_message_types(config);
   // Actors only pass messages, so one thread is enough and leaves the cores to the device.
   config.set("scheduler.max-threads", 1);
-  // With this policy the thread sleeps until the next message. The default policy polls for work
-  // every 50 microseconds, which costs a tenth of the core that the thread shares with the device.
-  config.set("scheduler.policy", caf::atom("sharing"));
+  // The thread sleeps until the next message. CAF's default scheduler polls for work every 50
+  // microseconds, which costs a tenth of the core that the thread shares with the device.
+  actors::use_deadline_clock(config);
   return config;
 }
 
