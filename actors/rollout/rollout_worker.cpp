@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rollout worker. It asks for rows whenever it can hold more, with one lease request at a time.
-// For every row that it holds, it sends one request to generate, and then one `ack` or `nack` to
-// the stream.
+// For every row that it holds, it sends one request to generate. It sends one `ack` at a time, with
+// all responses that have arrived since the one before, and a `nack` for each row that has none.
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <utility>
 
@@ -19,12 +20,17 @@ namespace {
 using engines::RolloutRequest;
 using engines::RolloutResult;
 
+// How many bytes of cells an `ack` has when no more rows are added. Far below the largest message.
+constexpr std::size_t kMaxAckBytes = std::size_t{1} << 20U;
+
 struct RolloutWorkerState {
   static inline const char* name = "rollout_worker";
   RolloutWorkerState() = default;  // not an aggregate: CAF would build it from `self`
 
   RolloutWorkerDeps deps;
   std::map<SampleId, storage::Lease> held;
+  std::deque<storage::HeldRow> done;  // rows with a response that were not acked yet
+  bool acking = false;
   Duration lease_time{0};
   bool leasing = false;
   bool ended = false;
@@ -94,11 +100,12 @@ storage::Release release_for(const RolloutResult& result) {
              : storage::Release::kFailed;
 }
 
-// Counts what became of a response that was written. A response whose cells the stream refuses is a
-// failed delivery. Returns false if there were too many in a row, and the worker has ended.
-bool take_settlement(Self self, const storage::Settlement& settlement) {
+// Counts what became of `num_rows` responses that were written. A response whose cells the stream
+// refuses is a failed delivery. Returns false if there were too many in a row, and the worker has
+// ended.
+bool take_settlement(Self self, const storage::Settlement& settlement, std::size_t num_rows) {
   auto& state = self->state;
-  if (settlement.refused.empty()) {
+  if (settlement.refused.size() < num_rows) {
     state.failed = 0;
   }
   for (const storage::RefusedRow& refused : settlement.refused) {
@@ -110,10 +117,66 @@ bool take_settlement(Self self, const storage::Settlement& settlement) {
   return !state.given_up;
 }
 
+std::size_t bytes_of(const storage::HeldRow& row) {
+  std::size_t bytes = 0;
+  for (const storage::ColumnValue& cell : row.columns) {
+    bytes += cell.value.size_bytes();
+  }
+  return bytes;
+}
+
+// Moves responses from `done` into an `ack`: at least one, and no more than `kMaxAckBytes` allows.
+// Leaves out the rows that the worker does not hold any more.
+std::vector<storage::HeldRow> take_done(Self self) {
+  auto& done = self->state.done;
+  std::vector<storage::HeldRow> rows;
+  std::size_t bytes = 0;
+  while (!done.empty() && bytes < kMaxAckBytes) {
+    storage::HeldRow row = std::move(done.front());
+    done.pop_front();
+    if (release_row(self, row.lease)) {
+      bytes += bytes_of(row);
+      rows.push_back(std::move(row));
+    }
+  }
+  return rows;
+}
+
+// Acks the rows that have a response, unless the reply to an `ack` is due, which calls this again.
+void ack_done(Self self) {
+  auto& state = self->state;
+  if (state.acking || state.given_up) {
+    return;
+  }
+  AckRequest ack{task_id(SampleTask::kRollout), state.deps.name, take_done(self)};
+  if (ack.rows.empty()) {
+    return;
+  }
+  state.acking = true;
+  const std::size_t num_rows = ack.rows.size();
+  const auto handle = self->request(state.deps.stream, kReplyMargin, atom::ack_v, std::move(ack));
+  handle.then(
+      [self, num_rows, id = handle.id()](const storage::Settlement& settlement) {
+        end_deadline(self, id);
+        self->state.acking = false;
+        if (take_settlement(self, settlement, num_rows)) {
+          ack_done(self);
+          lease_more(self);
+        }
+      },
+      [self, id = handle.id()](const caf::error&) {
+        end_deadline(self, id);
+        self->state.acking = false;
+        ack_done(self);
+        try_again_later(self);
+      });
+}
+
 void write_back(Self self, const storage::Lease& lease, RolloutResult& result) {
   auto& state = self->state;
-  if (!release_row(self, lease)) {
-    return;
+  const auto held = state.held.find(lease.row);
+  if (held == state.held.end() || held->second != lease) {
+    return;  // the row was lost
   }
   storage::HeldRow row;
   row.lease = lease;
@@ -128,20 +191,8 @@ void write_back(Self self, const storage::Lease& lease, RolloutResult& result) {
   row.columns.push_back(
       make_cell(SampleColumn::kFinish,
                 std::vector<std::uint8_t>{static_cast<std::uint8_t>(result.finish_reason)}));
-  AckRequest ack{task_id(SampleTask::kRollout), state.deps.name, {}};
-  ack.rows.push_back(std::move(row));
-  const auto handle = self->request(state.deps.stream, kReplyMargin, atom::ack_v, std::move(ack));
-  handle.then(
-      [self, id = handle.id()](const storage::Settlement& settlement) {
-        end_deadline(self, id);
-        if (take_settlement(self, settlement)) {
-          lease_more(self);
-        }
-      },
-      [self, id = handle.id()](const caf::error&) {
-        end_deadline(self, id);
-        try_again_later(self);
-      });
+  state.done.push_back(std::move(row));
+  ack_done(self);
 }
 
 void generate(Self self, const storage::LeasedRow& row) {
