@@ -135,6 +135,11 @@ transport::PeerLinkStatus PeerPort::status() const {
   return link_ != nullptr ? link_->status() : last_status_;
 }
 
+std::uint64_t PeerPort::waiting_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return waiting_bytes_;
+}
+
 void PeerPort::on_message(const transport::IncomingMessage& message) {
   const auto arrived = std::make_shared<PeerMessage>();
   arrived->kind = static_cast<MessageKind>(message.kind);

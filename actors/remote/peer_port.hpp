@@ -113,6 +113,8 @@ public:
 
   /// Returns the state of the link. Before `open`: disconnected. After `close`: the last one.
   [[nodiscard]] transport::PeerLinkStatus status() const;
+  /// Returns the size of the messages that wait for room. Units: bytes of bodies.
+  [[nodiscard]] std::uint64_t waiting_bytes() const;
 
   void on_message(const transport::IncomingMessage& message) override;
   void on_failure(const transport::FailedRequest& failed) override;

@@ -95,7 +95,7 @@ TableRow row_of(const Look& before, const Json& process, double seconds) {
   TableRow row{text_of(process, "name"), text_of(process, "pid"), text_of(process, "cores"),
                bytes != nullptr ? mebibytes(*bytes) : kNone};
   if (is_owner) {
-    row.insert(row.end(), 6, kNone);
+    row.insert(row.end(), 7, kNone);
     return row;
   }
   row.push_back(text_of(process, "transport"));
@@ -105,6 +105,7 @@ TableRow row_of(const Look& before, const Json& process, double seconds) {
   row.push_back(
       fixed_text(rate(earlier, process, "sent_bytes", "received_bytes", seconds) / 1024.0, 1));
   row.push_back(fixed_text(number_of(&process, "credit_used_bytes") / 1024.0, 1));
+  row.push_back(fixed_text(number_of(&process, "queued_bytes") / 1024.0, 1));
   row.push_back(waiting == kNone ? kNone : waiting + " (" + fixed_text(waited, 1) + " s)");
   return row;
 }
@@ -167,7 +168,7 @@ private:
     TIDEMILL_ASSIGN_OR_RETURN(const Look after, look(run, session.clock));
     const double seconds = std::chrono::duration<double>(after.at - before.at).count();
     std::vector<TableRow> rows{{run.filename().string(), "pid", "cores", "MiB", "transport", "link",
-                                "messages/s", "KiB/s", "credit KiB", "waiting for"}};
+                                "messages/s", "KiB/s", "credit KiB", "queue KiB", "waiting for"}};
     for (const Json& process : processes_of(after)) {
       rows.push_back(row_of(before, process, seconds));
     }

@@ -244,6 +244,7 @@ TEST_F(PeerPortTest, ACallThatWaitsForRoomFailsAtItsDeadlineAndIsNotSent) {
   const std::uint64_t early =
       ports_.worker->call(MessageKind::kAck, numbered(11, 900), 10s, handle);
   ports_.worker->call(MessageKind::kAck, numbered(12, 900), 60s, handle);
+  EXPECT_EQ(ports_.worker->waiting_bytes(), 5 * numbered(0, 900).size_bytes());
   for (const auto& [call, deadline] : {std::pair(early, 10s), std::pair(late, 10s)}) {
     wait(deadline - 100ms);
     EXPECT_TRUE(caller.messages.empty());
@@ -261,6 +262,7 @@ TEST_F(PeerPortTest, ACallThatWaitsForRoomFailsAtItsDeadlineAndIsNotSent) {
     drain();
   }
   EXPECT_THAT(arrived, ElementsAre(0, 1, 2, 3, 12));
+  EXPECT_EQ(ports_.worker->waiting_bytes(), 0U);
   EXPECT_TRUE(caller.messages.empty());
 }
 

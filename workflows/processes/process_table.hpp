@@ -46,8 +46,9 @@ struct ProcessReport {
   CoreList cores;            // empty: all of the run
   std::uint32_t workers = 0;
   transport::PeerLinkStatus link;
-  std::string waiting_for;  // what its workers have waited for longest; empty: nothing
-  Duration waiting{0};      // how long
+  std::uint64_t queued_bytes = 0;  // of messages to it that wait for credit
+  std::string waiting_for;         // what its workers have waited for longest; empty: nothing
+  Duration waiting{0};             // how long
 };
 
 /// The processes of one role.

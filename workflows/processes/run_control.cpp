@@ -67,6 +67,7 @@ Json process_json(const ProcessReport& of) {
                       {"received_bytes", count(of.link.received_bytes)},
                       {"resent_messages", count(of.link.counts.resent)},
                       {"credit_used_bytes", count(of.link.unacknowledged_bytes)},
+                      {"queued_bytes", count(of.queued_bytes)},
                       {"connection", state_text(of.link.state)},
                       {"problem", of.link.problem},
                       {"waiting_for", of.waiting_for},

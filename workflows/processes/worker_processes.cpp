@@ -254,6 +254,7 @@ private:
     report.cores = process.address.cores;
     report.workers = process.workers;
     report.link = process.port->status();
+    report.queued_bytes = process.port->waiting_bytes();
     if (const auto wait = process.waits->longest(); wait.has_value()) {
       report.waiting_for = wait->reason.empty() ? "rows" : wait->reason;
       report.waiting = hub_.clock().now() - wait->since;
