@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A connection to another process: it carries frames, in order, until it closes.
 //
-// Each backend is a folder. `loopback/` is for tests and simulation. A connection may break at any
+// Each backend is a folder. `loopback/` stays inside one process. A connection may break at any
 // time, and frames in transit are then lost; PeerSession sends them again. A session sends each
 // message once on a connection and limits what is unacknowledged, so a connection has no limit of
 // its own.
