@@ -78,7 +78,8 @@ struct RunEnvironment {
   /// Polled like `stop_asked`. If it returns true, the run ends at once with `kUnavailable`, and
   /// what it did since its last commit is lost. May be empty.
   std::function<bool()> cancel_asked = {};
-  /// The program of worker processes. If absent, the run has none.
+  /// The program of worker processes. If absent, the run has none, but may have threads in their
+  /// place (`transport: loopback`).
   std::optional<WorkerProgram> worker_program = std::nullopt;
   /// Called before a run that has worker processes starts. Its argument returns a line about how
   /// they are at the time of the call, from any thread. May be empty.

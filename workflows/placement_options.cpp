@@ -15,6 +15,9 @@ bool has_processes(const PlacementOptions& placement) {
 
 void describe(EnumSchema<TransportChoice>& e) {
   e.name("auto", TransportChoice::kAuto, "The fastest one that can be used.")
+      .name("loopback", TransportChoice::kLoopback,
+            "The memory of the process of the run: threads of it take the place of the processes. "
+            "For looking for errors.")
       .name("shm", TransportChoice::kShm, "Shared memory.")
       .name("zmq", TransportChoice::kZmq, "ZeroMQ, over sockets of this machine.");
 }

@@ -11,7 +11,7 @@
 namespace tidemill::workflows {
 
 /// How the process of a run and another one exchange messages.
-enum class TransportChoice : std::uint8_t { kAuto, kShm, kZmq };
+enum class TransportChoice : std::uint8_t { kAuto, kLoopback, kShm, kZmq };
 
 /// The most processes of each role.
 inline constexpr std::int32_t kMaxRolloutProcesses = 32;
@@ -36,7 +36,14 @@ struct PlacementOptions {
   RewardPlacement reward;
 };
 
-/// Returns whether the run has processes besides its own.
+/// Returns the number of processes of a role that run besides that of the run. The others are
+/// threads of the process of the run.
+template <class Placement>
+[[nodiscard]] std::int32_t child_processes(const Placement& role) {
+  return role.transport == TransportChoice::kLoopback ? 0 : role.processes;
+}
+
+/// Returns whether the run has processes besides its own, or threads in their place.
 [[nodiscard]] bool has_processes(const PlacementOptions& placement);
 
 /// Returns the number of workers.

@@ -72,7 +72,14 @@ protected:
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Transports, WorkerProcessesTest, ::testing::Values("shm", "zmq"),
+INSTANTIATE_TEST_SUITE_P(Transports, WorkerProcessesTest,
+                         ::testing::Values("loopback", "shm", "zmq"),
+                         [](const auto& test) { return test.param; });
+
+// What the transport "loopback" does without: processes.
+class ChildProcessesTest : public WorkerProcessesTest {};
+
+INSTANTIATE_TEST_SUITE_P(Transports, ChildProcessesTest, ::testing::Values("shm", "zmq"),
                          [](const auto& test) { return test.param; });
 
 TEST_P(WorkerProcessesTest, ChangeNoBit) {
@@ -98,7 +105,7 @@ bool reads_lent_memory(pid_t process) {
          std::string::npos;
 }
 
-TEST_P(WorkerProcessesTest, ReadLargeColumnsInPlace) {
+TEST_P(ChildProcessesTest, ReadLargeColumnsInPlace) {
   RunFolder folder;
   folder.write_rows(kLongAnswer);
   folder.write("run.yaml", small_rl_run(kRun, "train: {steps: 100000, prompts_per_step: 4}\n"));
@@ -119,7 +126,7 @@ TEST_P(WorkerProcessesTest, ReadLargeColumnsInPlace) {
   EXPECT_EQ(ended->code, 0) << ended->describe();
 }
 
-TEST_P(WorkerProcessesTest, EndWithTheRunAndNoneIsLeft) {
+TEST_P(ChildProcessesTest, EndWithTheRunAndNoneIsLeft) {
   RunFolder folder;
   folder.write_rows();
   folder.write("run.yaml", small_rl_run(kRun, "train: {steps: 100000, prompts_per_step: 4}\n"));
@@ -257,7 +264,7 @@ TEST_P(WorkerProcessesTest, AreShownAndWrongNumbersAreRefused) {
 }
 
 // A process that is killed leaves its sockets, and perhaps one that has no final name yet.
-TEST_P(WorkerProcessesTest, ARunThatWasKilledLeavesNoSocketsBehindItsResume) {
+TEST_P(ChildProcessesTest, ARunThatWasKilledLeavesNoSocketsBehindItsResume) {
   RunFolder folder;
   folder.write_rows();
   folder.write("run.yaml", small_rl_run(kRun, kFixedSchedule));

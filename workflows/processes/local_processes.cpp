@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/text/clip.hpp"
+#include "transport/loopback/loopback_connection.hpp"
 #include "transport/shm/shm_connection.hpp"
 #include "transport/zmq/zmq_connection.hpp"
 #include "workflows/processes/socket_folder.hpp"
@@ -49,6 +50,9 @@ std::uint64_t pool_of_rows(std::uint64_t run) {
   return pool_of_weights(run) ^ 2U;
 }
 
+// Sets the numbers of threads apart from those of child processes.
+constexpr std::uint64_t kThreadBit = std::uint64_t{1} << 63U;
+
 struct ChosenTransport {
   std::string name;
   std::string reason;
@@ -56,6 +60,7 @@ struct ChosenTransport {
 
 ChosenTransport choose(TransportChoice choice) {
   switch (choice) {
+    case TransportChoice::kLoopback: return {"loopback", "as placement says"};
     case TransportChoice::kShm: return {"shm", "as placement says"};
     case TransportChoice::kZmq: return {"zmq", "as placement says"};
     case TransportChoice::kAuto: break;
@@ -118,15 +123,7 @@ Result<WorkerProcessAddress> LocalProcesses::new_address(const std::string& role
       socket_path(std::filesystem::absolute(options_.directory), chosen.name);
   const std::lock_guard lock(mutex_);
   if (!acceptors_.contains(chosen.name)) {
-    const auto accept = [this](std::unique_ptr<transport::Connection> connection) {
-      links().accept(std::move(connection));
-    };
-    transport::ShmOptions shm;
-    shm.on_trouble = [this](const Status& why) { trouble_.note(why); };
-    TIDEMILL_ASSIGN_OR_RETURN(acceptors_[chosen.name],
-                              chosen.name == "shm"
-                                  ? transport::listen_shm(socket, accept, shm)
-                                  : transport::listen_zmq("ipc://" + socket.string(), accept));
+    TIDEMILL_ASSIGN_OR_RETURN(acceptors_[chosen.name], listen(chosen.name, socket.string()));
   }
   if (informed_[role] != chosen.name) {
     informed_[role] = chosen.name;
@@ -143,6 +140,22 @@ Result<WorkerProcessAddress> LocalProcesses::new_address(const std::string& role
   return address;
 }
 
+Result<std::unique_ptr<transport::Acceptor>> LocalProcesses::listen(const std::string& transport,
+                                                                    const std::string& socket) {
+  const auto accept = [this](std::unique_ptr<transport::Connection> connection) {
+    links().accept(std::move(connection));
+  };
+  if (transport == "loopback") {
+    return transport::listen_loopback(socket, accept);
+  }
+  if (transport == "zmq") {
+    return transport::listen_zmq("ipc://" + socket, accept);
+  }
+  transport::ShmOptions shm;
+  shm.on_trouble = [this](const Status& why) { trouble_.note(why); };
+  return transport::listen_shm(socket, accept, shm);
+}
+
 Result<LentBuffers> LocalProcesses::lend_buffers(const WorkerProcessAddress& address) {
   const std::lock_guard lock(mutex_);
   return weights_.add_reader(options_.directory, address.process);
@@ -157,6 +170,9 @@ Result<actors::RowLending> LocalProcesses::lend_rows(const WorkerProcessAddress&
 
 std::uint64_t LocalProcesses::start(const std::string& role, const WorkerProcessAddress& address,
                                     OnExit on_exit) {
+  if (is_of_this_process(address)) {
+    return start_thread(role, address, std::move(on_exit));
+  }
   ChildProgram child{options_.program.program, options_.program.arguments};
   child.on_lines = [this, name = address.name](const std::vector<std::string>& lines) {
     log_.write(name, lines);
@@ -170,12 +186,47 @@ std::uint64_t LocalProcesses::start(const std::string& role, const WorkerProcess
     std::string words = clipped(end.last_line, kMaxLastWords);
     words += end.lines > 1 ? "; see " + log_.path().string() : "";
     on_exit({end.how, std::move(words), end.started});
-    weights_.pool().drop_reader(process);
-    rows_.pool().drop_reader(process);
+    take_back_memory(process);
   });
 }
 
+std::uint64_t LocalProcesses::start_thread(const std::string& role,
+                                           const WorkerProcessAddress& address, OnExit on_exit) {
+  const std::uint64_t number = threads_.start(
+      [this, role, address](const std::stop_token& stop) {
+        return options_.work_in_thread(role, address, stop);
+      },
+      [this, process = address.process, on_exit = std::move(on_exit)](const Status& end) {
+        on_exit({end.ok() ? "the thread has ended" : end.message()});
+        take_back_memory(process);
+      });
+  return number | kThreadBit;
+}
+
+void LocalProcesses::take_back_memory(std::uint32_t process) {
+  weights_.pool().drop_reader(process);
+  rows_.pool().drop_reader(process);
+}
+
+int LocalProcesses::pid(std::uint64_t number) const {
+  if ((number & kThreadBit) == 0) {
+    return children_.pid(number);
+  }
+  return threads_.runs(number & ~kThreadBit) ? ::getpid() : 0;
+}
+
+void LocalProcesses::stop(std::uint64_t number) {
+  if ((number & kThreadBit) == 0) {
+    children_.stop(number);
+  } else {
+    threads_.stop(number & ~kThreadBit);
+  }
+}
+
 Result<std::unique_ptr<transport::Connector>> connector_to(const WorkerProcessAddress& address) {
+  if (address.transport == "loopback") {
+    return transport::make_loopback_connector(address.socket);
+  }
   if (address.transport == "shm") {
     return transport::make_shm_connector(address.socket);
   }

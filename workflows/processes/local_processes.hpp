@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The worker processes of a run on this host.
+// The worker processes of a run on this host, and the threads that take their place.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,11 +26,17 @@
 #include "workflows/processes/process_hub.hpp"
 #include "workflows/processes/process_log.hpp"
 #include "workflows/processes/worker_program.hpp"
+#include "workflows/processes/worker_threads.hpp"
 
 namespace tidemill::workflows {
 
 /// The shared memory for cells of leased rows, unless an option says otherwise. Units: bytes.
 inline constexpr std::int64_t kRowMemoryBytes = std::int64_t{64} << 20U;
+
+/// Works for the run as a process of the role would, in a thread that has this address. Returns
+/// once `stop` asks for it, or the link to the run has ended, with the reason.
+using WorkInThread = std::function<Status(
+    const std::string& role, const WorkerProcessAddress& address, const std::stop_token& stop)>;
 
 /// What worker processes of this host need.
 struct LocalProcessesOptions {
@@ -37,6 +44,7 @@ struct LocalProcessesOptions {
   /// the processes write to stdout and stderr.
   std::filesystem::path directory;
   WorkerProgram program;
+  WorkInThread work_in_thread;  // for the transport "loopback"
   /// Takes a line for the user: once for each role, which transport it uses and why.
   std::function<void(const std::string&)> inform;
   /// Takes a warning for the user.
@@ -79,7 +87,7 @@ private:
   std::unique_ptr<transport::SegmentServer> server_;  // null: nothing was lent yet
 };
 
-/// Child processes, and sockets at which they reach this process.
+/// Child processes or threads, and the addresses at which they reach this process.
 class LocalProcesses final : public ProcessHub {
 public:
   explicit LocalProcesses(LocalProcessesOptions options);
@@ -92,8 +100,8 @@ public:
                       OnExit on_exit) override;
   [[nodiscard]] Result<LentBuffers> lend_buffers(const WorkerProcessAddress& address) override;
   [[nodiscard]] Result<actors::RowLending> lend_rows(const WorkerProcessAddress& address) override;
-  [[nodiscard]] int pid(std::uint64_t number) const override { return children_.pid(number); }
-  void stop(std::uint64_t number) override { children_.stop(number); }
+  [[nodiscard]] int pid(std::uint64_t number) const override;
+  void stop(std::uint64_t number) override;
   [[nodiscard]] Status trouble(Duration at_least) const override {
     return trouble_.lasting(at_least);
   }
@@ -104,6 +112,12 @@ public:
   [[nodiscard]] BufferAllocator& weight_memory() noexcept { return weights_.pool(); }
 
 private:
+  [[nodiscard]] Result<std::unique_ptr<transport::Acceptor>> listen(const std::string& transport,
+                                                                    const std::string& socket);
+  std::uint64_t start_thread(const std::string& role, const WorkerProcessAddress& address,
+                             OnExit on_exit);
+  void take_back_memory(std::uint32_t process);
+
   const LocalProcessesOptions options_;
   const std::uint64_t run_;
   LentMemory weights_;
@@ -116,7 +130,9 @@ private:
   std::uint32_t last_process_ = 0;
   std::map<std::string, std::unique_ptr<transport::Acceptor>> acceptors_;  // by transport
   std::map<std::string, std::string> informed_;  // transports of which the user knows, by role
-  ChildProcesses children_;                      // destroyed first: it calls what uses the rest
+  // Destroyed first, because they call what uses the rest.
+  ChildProcesses children_;
+  WorkerThreads threads_;
 };
 
 /// Returns a connector to the process of the run. Errors: `kInvalidArgument`.

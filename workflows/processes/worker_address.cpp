@@ -9,6 +9,10 @@
 
 namespace tidemill::workflows {
 
+bool is_of_this_process(const WorkerProcessAddress& address) {
+  return address.transport == "loopback";
+}
+
 std::vector<std::string> arguments_of(const WorkerProcessAddress& address) {
   std::vector<std::string> arguments{"--transport",   address.transport,
                                      "--socket",      address.socket,

@@ -7,6 +7,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -74,7 +75,8 @@ Result<std::shared_ptr<BufferResolver>> open_row_memory(
 
 }  // namespace
 
-Status run_worker_process(const WorkerProcessAddress& address, const PrepareProcess& prepare) {
+Status run_worker_process(const WorkerProcessAddress& address, const PrepareProcess& prepare,
+                          const std::stop_token& stop) {
   TIDEMILL_RETURN_IF_ERROR(check_threads(kActorSystemThreads));
   TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<transport::Connector> connector,
                             connector_to(address));
@@ -102,10 +104,15 @@ Status run_worker_process(const WorkerProcessAddress& address, const PrepareProc
   link.connector = connector.get();
   port->open(links.links(), link, caf::actor_cast<caf::strong_actor_ptr>(*host));
   std::atomic<bool> asked_to_end = false;
-  const EndSignalWaiter waiter([host, &asked_to_end] {
+  const std::function<void()> ask = [host, &asked_to_end] {
     asked_to_end = true;
     caf::anon_send(*host, atom::closed_v, "the run has ended the process");
-  });
+  };
+  const std::stop_callback on_stop(stop, ask);
+  std::optional<EndSignalWaiter> waiter;
+  if (!is_of_this_process(address)) {
+    waiter.emplace(ask);
+  }
   const std::string reason = end.get();
   caf::anon_send_exit(stream, caf::exit_reason::user_shutdown);
   if (asked_to_end) {

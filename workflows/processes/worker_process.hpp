@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <stop_token>
 #include <string>
 
 #include <caf/fwd.hpp>
@@ -31,10 +32,13 @@ using MakeWorker =
 /// Prepares the process before it gets messages, and returns how its workers are made.
 using PrepareProcess = std::function<MakeWorker(const WorkerConnections& connections)>;
 
-/// Runs the workers that the process of the run starts, until that ends this process, or the link
-/// to it has ended. Blocks. Requires `begin_worker_process`. Errors: `kUnavailable` with the reason
-/// if the link has ended.
+/// Runs the workers that the process of the run starts, until that ends this process, `stop` asks
+/// for it, or the link to it has ended. Blocks. Requires `begin_worker_process`, unless a thread of
+/// the process of the run works in the place of a process (`is_of_this_process`).
+/// Errors: `kResourceExhausted` if a thread cannot be started; `kUnavailable` with the reason if
+/// the link has ended.
 [[nodiscard]] Status run_worker_process(const WorkerProcessAddress& address,
-                                        const PrepareProcess& prepare);
+                                        const PrepareProcess& prepare,
+                                        const std::stop_token& stop = {});
 
 }  // namespace tidemill::workflows

@@ -42,7 +42,7 @@ bool starts_program(const RewardOptions& reward) {
 }  // namespace
 
 Status run_reward_process(const RlOptions& options, const RewardProcess& process) {
-  if (std::ranges::any_of(options.reward, starts_program)) {
+  if (!is_of_this_process(process.address) && std::ranges::any_of(options.reward, starts_program)) {
     TIDEMILL_RETURN_IF_ERROR(engines::start_program_guard());
   }
   TIDEMILL_ASSIGN_OR_RETURN(const auto ports, start_ports(options.placement.reward));
@@ -71,11 +71,12 @@ Status run_reward_process(const RlOptions& options, const RewardProcess& process
     }
     return factory.make(number);
   };
-  return run_worker_process(process.address, [&make](const WorkerConnections& connections) {
+  const PrepareProcess prepare = [&make](const WorkerConnections& connections) {
     return [&make, connections](const std::string& kind, std::uint32_t number) {
       return make(connections, kind, number);
     };
-  });
+  };
+  return run_worker_process(process.address, prepare, process.stop);
 }
 
 }  // namespace tidemill::workflows

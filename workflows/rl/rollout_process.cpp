@@ -131,9 +131,10 @@ private:
 Status run_rollout_process(const RlOptions& options, const RolloutProcess& process) {
   TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<actors::WorkPort> port, start_port("device"));
   RolloutHost host(options, process, *port);
-  return run_worker_process(process.address, [&host](const WorkerConnections& connections) {
-    return host.prepare(connections);
-  });
+  return run_worker_process(
+      process.address,
+      [&host](const WorkerConnections& connections) { return host.prepare(connections); },
+      process.stop);
 }
 
 }  // namespace tidemill::workflows

@@ -2,6 +2,7 @@
 // A worker process of the role "rollout".
 #pragma once
 
+#include <stop_token>
 #include <string>
 
 #include "base/result.hpp"
@@ -14,6 +15,7 @@ namespace tidemill::workflows {
 struct RolloutProcess {
   std::string started;  // when the run began, "YYYY-MM-DDTHH:MM:SS"
   WorkerProcessAddress address;
+  std::stop_token stop = {};  // ends a thread of the run in the place of a process
 };
 
 /// Generates responses for the run that has started this process, until that ends it. Blocks.

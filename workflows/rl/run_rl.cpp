@@ -21,10 +21,12 @@
 #include "workflows/rewards.hpp"
 #include "workflows/rl/composition.hpp"
 #include "workflows/rl/reward_plan.hpp"
+#include "workflows/rl/reward_process.hpp"
 #include "workflows/rl/reward_signal.hpp"
 #include "workflows/rl/rl_load.hpp"
 #include "workflows/rl/rl_settings.hpp"
 #include "workflows/rl/rollout_plan.hpp"
+#include "workflows/rl/rollout_process.hpp"
 
 namespace tidemill::workflows {
 namespace {
@@ -517,11 +519,13 @@ Status check_zmq_files(const PlacementOptions& placement) {
 
 // Divides the cores among the processes of the run.
 CorePlan plan_cores(const PlacementOptions& placement, const RunEnvironment& run) {
-  if (!has_processes(placement)) {
+  const std::int32_t rollout = child_processes(placement.rollout);
+  const std::int32_t reward = child_processes(placement.reward);
+  if (rollout + reward == 0) {
     return {};
   }
   const CoreList usable = usable_core_list();
-  CorePlan plan = divide_cores(usable, placement.rollout.processes, placement.reward.processes);
+  CorePlan plan = divide_cores(usable, rollout, reward);
   run.inform("cores: " + (plan.owner.empty() ? to_text(usable) + " for all processes: there are " +
                                                    "more processes than cores"
                                              : to_text(plan)));
@@ -563,20 +567,34 @@ void open_control(const RlOptions& options, const RunEnvironment& run, RlRun& op
   }
 }
 
+// Returns what a thread does in the place of a process.
+WorkInThread work_in_thread(const RlOptions& options, const RunEnvironment& run) {
+  return [&options, &run](const std::string& role, const WorkerProcessAddress& address,
+                          const std::stop_token& stop) {
+    if (role == "rollout") {
+      return run_rollout_process(options, {run.now, address, stop});
+    }
+    return run_reward_process(options, {run.directory, run.now, run.extensions, address, stop});
+  };
+}
+
 // Prepares the processes of the run, and the ports of what is scored in this one.
 Status open_places(const RlOptions& options, const RunEnvironment& run, RlRun& opened) {
   if (options.placement.rollout.processes > 0) {
     TIDEMILL_ASSIGN_OR_RETURN(opened.weights_port, start_port("weights"));
   }
   if (has_processes(options.placement)) {
-    if (!run.worker_program.has_value()) {
+    const bool has_children =
+        child_processes(options.placement.rollout) + child_processes(options.placement.reward) > 0;
+    if (has_children && !run.worker_program.has_value()) {
       return invalid_argument(
           "placement: this program cannot start processes; with `processes: 0`, the process of the "
-          "run does everything");
+          "run does everything, and with `transport: loopback` its threads do");
     }
     TIDEMILL_RETURN_IF_ERROR(check_zmq_files(options.placement));
     opened.processes = std::make_unique<LocalProcesses>(LocalProcessesOptions{
-        run.directory, *run.worker_program, run.inform, run.log, allowed_memory(options.run.device),
+        run.directory, run.worker_program.value_or(WorkerProgram{}), work_in_thread(options, run),
+        run.inform, run.log, allowed_memory(options.run.device),
         opened.plans.maximum.engine.published_bytes});
     open_control(options, run, opened);
   }
