@@ -28,7 +28,7 @@ PeerSession::PeerSession(const PeerSessionOptions& options, TimePoint now)
       connected_at_(now),
       received_at_(now) {
   for (const Duration time : {options.heartbeat, options.max_silence, options.max_unacknowledged,
-                              options.max_unreachable}) {
+                              options.max_unreachable, options.max_first_wait}) {
     TIDEMILL_CHECK(time > Duration::zero() && time <= std::chrono::hours(24)) << time.count();
   }
   TIDEMILL_CHECK(options.acknowledge_within >= Duration::zero() &&
@@ -46,11 +46,17 @@ std::uint64_t PeerSession::unacknowledged_bytes() const noexcept {
   return queued_bytes_ - acknowledged_bytes_;
 }
 
+// Returns after how long without a frame the session ends.
+Duration PeerSession::max_unreachable() const {
+  return received_ ? options_.max_unreachable
+                   : std::min(options_.max_unreachable, options_.max_first_wait);
+}
+
 TimePoint PeerSession::next_event() const {
   if (state_ == State::kEnded) {
     return TimePoint::max();
   }
-  TimePoint next = received_at_ + options_.max_unreachable;
+  TimePoint next = received_at_ + max_unreachable();
   if (!expiries_.empty()) {
     next = std::min(next, expiries_.begin()->first);
   }
@@ -163,6 +169,7 @@ Status PeerSession::receive(const Envelope& frame, TimePoint now) {
   }
   TIDEMILL_RETURN_IF_ERROR(check(frame));
   received_at_ = now;
+  received_ = true;
   take_acknowledgement(frame.acknowledged, now);
   credit_ = std::max(credit_, frame.credit);  // an older frame may arrive late
   if (frame.sequence != 0) {
@@ -224,8 +231,8 @@ void PeerSession::advance(TimePoint now) {
   while (!expiries_.empty() && expiries_.begin()->first <= now) {
     fail_request(expiries_.begin()->second, {Errc::kTimeout, "no reply before the deadline"});
   }
-  if (state_ != State::kEnded && now - received_at_ >= options_.max_unreachable) {
-    const auto limit = std::chrono::duration_cast<std::chrono::seconds>(options_.max_unreachable);
+  if (state_ != State::kEnded && now - received_at_ >= max_unreachable()) {
+    const auto limit = std::chrono::duration_cast<std::chrono::seconds>(max_unreachable());
     end("nothing received for " + std::to_string(limit.count()) + " s" +
         (problem_.empty() || problem_ == kSilence ? "" : "; " + problem_));
   }

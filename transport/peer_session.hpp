@@ -67,6 +67,8 @@ struct PeerSessionOptions {
   Duration max_unacknowledged = std::chrono::seconds(10);
   /// A session that has received nothing for this long ends.
   Duration max_unreachable = std::chrono::seconds(30);
+  /// The same for a session that has never received anything, unless `max_unreachable` is shorter.
+  Duration max_first_wait = std::chrono::seconds(30);
   /// The maximum size of a body, at most `kMaxBodyBytes`. Units: bytes.
   std::uint64_t max_body_bytes = kMaxBodyBytes;
   /// How much the peer may send that this program has not released. Units: bytes of credit.
@@ -191,6 +193,7 @@ private:
     OutgoingMessage message;
   };
 
+  [[nodiscard]] Duration max_unreachable() const;
   [[nodiscard]] Envelope frame() const;
   [[nodiscard]] bool owes_frame(TimePoint now);
   [[nodiscard]] Status check(const Envelope& frame) const;
@@ -232,6 +235,7 @@ private:
   TimePoint frame_sent_at_;
   TimePoint connected_at_;
   TimePoint received_at_;  // the last frame, or when the session was made
+  bool received_ = false;  // anything
 };
 
 }  // namespace tidemill::transport

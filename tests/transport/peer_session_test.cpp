@@ -514,6 +514,25 @@ TEST_F(PeerSessionTest, ASessionThatNeverHearsFromItsPeerEnds) {
   EXPECT_EQ(now_, kStart + seconds(30));
 }
 
+TEST_F(PeerSessionTest, TheFirstFrameMayBeAwaitedForAShorterTime) {
+  PeerSessionOptions options = options_of(1, 2);
+  options.max_first_wait = seconds(10);
+  PeerSession never(options, kStart);
+  EXPECT_EQ(never.next_event(), kStart + seconds(10));
+  never.disconnect("no memory is left");
+  never.advance(kStart + seconds(10));
+  EXPECT_EQ(never.end_reason().to_string(),
+            "unavailable: nothing received for 10 s; no memory is left");
+  PeerSession once(options, kStart);
+  once.connect(kStart);
+  b_.connect(kStart);
+  for (const Envelope& frame : b_.take_frames(kStart)) {
+    ASSERT_TRUE(once.receive(frame, kStart).ok());
+  }
+  once.disconnect("cut");
+  EXPECT_EQ(once.next_event(), kStart + seconds(30));
+}
+
 // The reason of the end says what the last connection had.
 TEST_F(PeerSessionTest, TheEndNamesTheLastProblem) {
   connect();
