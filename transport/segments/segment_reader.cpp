@@ -56,8 +56,13 @@ public:
         socket_(std::move(socket)),
         wake_(std::move(wake)) {}
 
-  void start() {
-    thread_ = std::thread([this] { run(); });
+  Status start() {
+    try {
+      thread_ = std::thread([this] { run(); });
+    } catch (const std::system_error&) {
+      return {Errc::kResourceExhausted, options_.path.native() + ": cannot start a thread"};
+    }
+    return {};
   }
   void stop();
   [[nodiscard]] std::uint64_t pool() const noexcept { return pool_; }
@@ -502,7 +507,7 @@ Result<std::unique_ptr<SegmentReader>> SegmentReader::connect(const SegmentReade
                   options.path.native() + ": " + std::generic_category().message(errno));
   }
   auto core = std::make_shared<Core>(options, std::move(socket), std::move(wake), welcome);
-  core->start();
+  TIDEMILL_RETURN_IF_ERROR(core->start());
   return std::unique_ptr<SegmentReader>(new SegmentReader(std::move(core)));
 }
 

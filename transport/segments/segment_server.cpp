@@ -429,7 +429,11 @@ Status SegmentServer::Loop::start() {
     const std::uint64_t one = 1;
     (void)!::write(wake_.get(), &one, sizeof(one));  // fails only if the thread is woken anyway
   });
-  thread_ = std::thread([this] { run(); });
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error&) {
+    return {Errc::kResourceExhausted, options_.path.string() + ": cannot start a thread"};
+  }
   return {};
 }
 
