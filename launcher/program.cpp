@@ -271,9 +271,11 @@ int run_program(const std::vector<std::string>& arguments,
         Status(Errc::kResourceExhausted,
                "tidemill: out of memory" + workflows::limits_text(workflows::LimitKinds::kMemory));
   } catch (const std::system_error& error) {
-    status = Status(Errc::kResourceExhausted,
-                    "tidemill: " + one_line(error.what()) +
-                        workflows::limits_text(workflows::LimitKinds::kMemoryAndThreads));
+    const bool refused = error.code() == std::errc::resource_unavailable_try_again;
+    status =
+        Status(Errc::kResourceExhausted,
+               "tidemill: " + (refused ? "a thread cannot be started" : one_line(error.what())) +
+                   workflows::limits_text(workflows::LimitKinds::kMemoryAndThreads));
   } catch (const std::exception& error) {
     status = Status(Errc::kInternal, "tidemill: " + one_line(error.what()));
   }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workflows/actor_system.hpp"
 
+#include <thread>
+
 #include <caf/all.hpp>
 
 #include "actors/deadline_clock.hpp"
@@ -26,7 +28,12 @@ struct ActorSystem::Parts {
   caf::actor_system system{configure(config)};
 };
 
-ActorSystem::ActorSystem() : parts_(std::make_unique<Parts>()) {}
+// If CAF cannot start one of its threads, its constructor throws while other threads of it run, and
+// unwinding the constructor then crashes or waits forever. An exception that leaves the function of
+// a thread ends the program without unwinding, so `std::terminate` can name the cause.
+ActorSystem::ActorSystem() {
+  std::thread([this] { parts_ = std::make_unique<Parts>(); }).join();
+}
 ActorSystem::~ActorSystem() = default;
 
 caf::actor_system& ActorSystem::system() noexcept {

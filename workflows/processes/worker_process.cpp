@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -26,6 +27,10 @@ namespace tidemill::workflows {
 using namespace tidemill::actors;  // NOLINT(google-build-using-namespace): this file connects them
 
 namespace {
+
+// How long the process tries to reach the run for the first time. A run listens before it starts a
+// process, so the process lacks something, and ends with the reason before the run gives it up.
+constexpr Duration kMaxFirstWait = std::chrono::seconds(5);
 
 // A thread that waits for SIGTERM, with which a run ends its processes, and then calls `on_signal`.
 // Workers end before the process does, so that the programs that they have started end too.
@@ -101,6 +106,7 @@ Status run_worker_process(const WorkerProcessAddress& address, const PrepareProc
   link.session.incarnation = address.incarnation;
   link.session.self = address.process;
   link.session.peer = 0;
+  link.session.max_first_wait = kMaxFirstWait;
   link.connector = connector.get();
   port->open(links.links(), link, caf::actor_cast<caf::strong_actor_ptr>(*host));
   std::atomic<bool> asked_to_end = false;
@@ -110,11 +116,18 @@ Status run_worker_process(const WorkerProcessAddress& address, const PrepareProc
   };
   const std::stop_callback on_stop(stop, ask);
   std::optional<EndSignalWaiter> waiter;
-  if (!is_of_this_process(address)) {
-    waiter.emplace(ask);
+  Status problem;
+  try {
+    if (!is_of_this_process(address)) {
+      waiter.emplace(ask);
+    }
+  } catch (const std::system_error&) {  // not further up: the actor system waits for its actors
+    problem = with_limits({Errc::kResourceExhausted, "a thread cannot be started"});
+    caf::anon_send(*host, atom::closed_v, problem.message());
   }
   const std::string reason = end.get();
   caf::anon_send_exit(stream, caf::exit_reason::user_shutdown);
+  TIDEMILL_RETURN_IF_ERROR(problem);
   if (asked_to_end) {
     return {};
   }
