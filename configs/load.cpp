@@ -2,9 +2,9 @@
 #include "configs/load.hpp"
 
 #include <filesystem>
-#include <fstream>
 #include <system_error>
 
+#include "base/files/file.hpp"
 #include "configs/yaml_tree.hpp"
 
 namespace tidemill::configs {
@@ -24,15 +24,9 @@ Result<std::string> read_file(const std::string& path) {
   if (!std::filesystem::is_regular_file(status)) {  // reading a pipe could block forever
     return invalid_argument(path + ": is not a file");
   }
-  std::ifstream stream(path, std::ios::binary);
+  TIDEMILL_ASSIGN_OR_RETURN(const ReadableFile file, ReadableFile::open(path));
   // One byte more than the limit, so that the parser notices a file that is too large.
-  std::string text(kMaxYamlBytes + 1, '\0');
-  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (stream.bad() || (stream.fail() && !stream.eof())) {
-    return invalid_argument(path + ": cannot be read");
-  }
-  text.resize(static_cast<std::size_t>(stream.gcount()));
-  return text;
+  return file.read_prefix(kMaxYamlBytes + 1);
 }
 
 }  // namespace

@@ -174,6 +174,24 @@ Result<Buffer> ReadableFile::map() const {
   return Buffer::wrap(std::move(mapping), bytes, DType::kU8, &kept);
 }
 
+Result<std::string> ReadableFile::read_prefix(std::size_t max_bytes) const {
+  constexpr std::size_t kBlockBytes = std::size_t{64} << 10U;
+  std::string text;
+  for (;;) {
+    const std::size_t have = text.size();
+    text.resize(have + std::min(kBlockBytes, max_bytes - have));
+    const ssize_t count =
+        ::pread(descriptor_, text.data() + have, text.size() - have, static_cast<off_t>(have));
+    if (count < 0 && errno != EINTR) {
+      return system_error(errno, "read", path_);
+    }
+    text.resize(have + static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+    if (count == 0 || text.size() == max_bytes) {
+      return text;
+    }
+  }
+}
+
 Result<std::string> read_text_file(const std::filesystem::path& path, std::uint64_t max_bytes) {
   TIDEMILL_ASSIGN_OR_RETURN(const ReadableFile file, ReadableFile::open(path));
   if (file.size_bytes() > max_bytes) {

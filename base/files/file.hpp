@@ -59,6 +59,9 @@ public:
   /// others.
   /// Errors: `kCorruptData` if the size changed; `kResourceExhausted`; `kUnavailable`.
   [[nodiscard]] Result<Buffer> map() const;
+  /// Reads from the beginning to the end, but at most `max_bytes`, whatever size was reported.
+  /// Errors: `kUnavailable`.
+  [[nodiscard]] Result<std::string> read_prefix(std::size_t max_bytes) const;
 
 private:
   ReadableFile(std::filesystem::path path, int descriptor, std::uint64_t size_bytes)

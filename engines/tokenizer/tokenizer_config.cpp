@@ -2,11 +2,10 @@
 // Reads the small files next to tokenizer.json.
 #include "engines/tokenizer/tokenizer_config.hpp"
 
-#include <array>
 #include <charconv>
-#include <fstream>
 #include <utility>
 
+#include "base/files/file.hpp"
 #include "base/json/json.hpp"
 #include "base/text/quote.hpp"
 #include "base/text/utf8.hpp"
@@ -185,22 +184,12 @@ Result<std::string> read_text_file(const std::filesystem::path& path, std::size_
   if (!std::filesystem::is_regular_file(path, error)) {  // reading a pipe could block forever
     return invalid_argument(path.string() + ": not a regular file");
   }
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    return Status(Errc::kUnavailable, path.string() + ": cannot be read");
-  }
-  // Read in blocks, because the size that the file system reports may differ from the content.
-  std::string text;
-  std::array<char, 1 << 16> block{};
-  while (file.read(block.data(), block.size()), file.gcount() > 0) {
-    text.append(block.data(), static_cast<std::size_t>(file.gcount()));
-    if (text.size() > max_bytes) {
-      return invalid_argument(path.string() + ": larger than " + std::to_string(max_bytes) +
-                              " bytes");
-    }
-  }
-  if (file.bad()) {
-    return Status(Errc::kUnavailable, path.string() + ": cannot be read");
+  TIDEMILL_ASSIGN_OR_RETURN(const ReadableFile file, ReadableFile::open(path));
+  // The size that the file system reports may differ from the content.
+  TIDEMILL_ASSIGN_OR_RETURN(std::string text, file.read_prefix(max_bytes + 1));
+  if (text.size() > max_bytes) {
+    return invalid_argument(path.string() + ": larger than " + std::to_string(max_bytes) +
+                            " bytes");
   }
   return text;
 }

@@ -90,6 +90,18 @@ TEST_F(FileTest, ReadsWithinTheLimit) {
   EXPECT_EQ(status.message(), at("a").string() + ": 5 bytes; at most 4 are read");
 }
 
+TEST_F(FileTest, ReadsAPrefix) {
+  const std::string text(200'000, 'x');  // several blocks
+  std::ofstream(at("a")) << text;
+  const auto file = ReadableFile::open(at("a"));
+  ASSERT_TRUE(file.ok());
+  EXPECT_EQ(file.value().read_prefix(300'000).value(), text);
+  EXPECT_EQ(file.value().read_prefix(200'000).value(), text);
+  EXPECT_EQ(file.value().read_prefix(100'000).value(), text.substr(0, 100'000));
+  EXPECT_EQ(ReadableFile::open("/proc/self/stat").value().size_bytes(), 0U);
+  EXPECT_NE(ReadableFile::open("/proc/self/stat").value().read_prefix(10).value(), "");
+}
+
 TEST_F(FileTest, RefusesAnythingButRegularFiles) {
   EXPECT_EQ(ReadableFile::open(at("none")).status().code(), Errc::kNotFound);
   EXPECT_THAT(ReadableFile::open(directory_.path()).status().message(),
