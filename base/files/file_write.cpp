@@ -150,7 +150,7 @@ DurableFile::DurableFile(FileSystem& files, std::filesystem::path path)
   }
   if (result < 0) {
     temporary_.clear();  // the file is not ours to remove
-    failure_ = system_error(-result, "create a file for", target_);
+    failure_ = system_error(-result, "create a temporary file for it", target_);
   } else {
     descriptor_ = result;
   }

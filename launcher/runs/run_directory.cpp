@@ -104,8 +104,11 @@ Result<std::optional<NewRunDirectory>> reserve_directory(const std::filesystem::
     return std::optional<NewRunDirectory>();
   }
   auto lock = storage::RunLock::acquire(directory);
-  if (lock.status().code() == Errc::kUnavailable) {
-    return std::optional<NewRunDirectory>();  // another process is starting a run in it
+  if (lock.status().code() == Errc::kUnavailable) {  // this may also be an error of the disk
+    const Result<bool> locked = storage::is_run_locked(directory);
+    if (locked.ok() && locked.value()) {
+      return std::optional<NewRunDirectory>();  // another process is starting a run in it
+    }
   }
   TIDEMILL_RETURN_IF_ERROR(lock.status());
   // Again: another process may have started a run in it before this one got the lock.
