@@ -27,7 +27,12 @@ RemoteWorkerActor::behavior_type remote_worker(Self self, const WorkerStarterAct
   end_with(self, starter);
   self->request(starter, deadline + kGateMargin, atom::start_v, worker)
       .then([self](const WorkerStatus&) { self->state.started = true; },
-            [self](const caf::error& error) { self->quit(error); });
+            [self](const caf::error& error) {
+              // If the starter has ended, `end_with` gets the reason.
+              if (error != caf::sec::request_receiver_down) {
+                self->quit(error);
+              }
+            });
   return {
       [self, starter, name = worker.name](atom::drain) {
         if (self->state.started) {

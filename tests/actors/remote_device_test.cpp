@@ -208,6 +208,17 @@ TEST_F(RemoteDeviceTest, ADeviceThatCannotBeOpenedEndsItWithTheReason) {
   EXPECT_EQ(opened_, 0);
 }
 
+// The device ends while the request of the worker waits in its mailbox.
+TEST_F(RemoteDeviceTest, AWorkerOfADeviceThatEndsHasItsReason) {
+  auto worker = keep(actors::spawn_remote_worker(system(), remote_, {"rollout-0", "rollout", 0},
+                                                 actors::kDeviceWorkerStartDeadline));
+  const caf::error why = actors::to_caf_error({Errc::kResourceExhausted, "no memory"});
+  caf::anon_send(caf::actor_cast<caf::actor>(remote_), caf::exit_msg{remote_.address(), why});
+  const auto ended = exit_of(worker);
+  ASSERT_TRUE(ended->has_value());
+  EXPECT_EQ((*ended)->message(), "no memory");
+}
+
 TEST_F(RemoteDeviceTest, ADeviceThatCannotJoinEndsIt) {
   const auto worker = exit_of(start(0));
   open();
