@@ -8,14 +8,17 @@
 #include <csignal>
 #include <cstring>
 #include <exception>
+#include <latch>
 #include <optional>
 #include <random>
 #include <span>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <system_error>
+#include <thread>
 #include <unistd.h>
 #include <utility>
+#include <vector>
 
 #include <zmq.hpp>
 
@@ -66,6 +69,28 @@ auto caught(F action) -> decltype(action()) {
     return action();
   } catch (const std::exception& error) {
     return Status(Errc::kUnavailable, std::string("zmq: ") + error.what());
+  }
+}
+
+// How many threads ZeroMQ starts with the first socket of a context.
+constexpr std::size_t kZmqThreads = 2;
+
+// ZeroMQ ends the process if it cannot start a thread, so this starts as many and ends them.
+// Throws `std::system_error` if they cannot be started.
+void check_threads_of_zmq() {
+  std::latch all_tried(1);
+  std::vector<std::jthread> threads;
+  std::error_code refused;
+  try {
+    while (threads.size() < kZmqThreads) {
+      threads.emplace_back([&all_tried] { all_tried.wait(); });
+    }
+  } catch (const std::system_error& error) {
+    refused = error.code();
+  }
+  all_tried.count_down();
+  if (refused) {
+    throw std::system_error(refused, "cannot start a thread");
   }
 }
 
@@ -283,6 +308,7 @@ Result<std::shared_ptr<ZmqNode>> ZmqNode::connect(const std::shared_ptr<zmq::con
     return Status(Errc::kUnavailable, address.status().message());
   }
   return caught([&]() -> Result<std::shared_ptr<ZmqNode>> {
+    check_threads_of_zmq();
     std::shared_ptr<ZmqNode> node(new ZmqNode(context, ZMQ_DEALER));
     node->sockets_->socket.connect(address.value().endpoint);
     if (const Status status = node->shake_hands(deadline); !status.ok()) {
@@ -340,6 +366,7 @@ Status ZmqNode::shake_hands(TimePoint deadline) {
 
 Result<std::shared_ptr<ZmqNode>> ZmqNode::listen(UniqueFd listener, OnPeer on_peer) {
   return caught([&]() -> Result<std::shared_ptr<ZmqNode>> {
+    check_threads_of_zmq();
     std::shared_ptr<ZmqNode> node(new ZmqNode(std::make_shared<zmq::context_t>(), ZMQ_ROUTER));
     node->on_peer_ = std::move(on_peer);
     node->sockets_->socket.set(zmq::sockopt::use_fd, listener.get());
