@@ -80,7 +80,7 @@ public:
 // The reward program writes a line to stderr, which its process writes to a file.
 std::string config_with_program() {
   std::string text = small_rl_run(kRun,
-                                  "train: {steps: 8, prompts_per_step: 4, learning_rate: 1e-3}\n"
+                                  "train: {steps: 5, prompts_per_step: 4, learning_rate: 1e-3}\n"
                                   "staleness: {max: 1, schedule: fixed}\n"
                                   "checkpoint: {every_steps: 1}\n");
   const std::string rule = "reward: {kind: regex, pattern: '[A-Z]'}\n";
