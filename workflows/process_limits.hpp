@@ -68,8 +68,9 @@ enum class LimitKinds : std::uint8_t { kMemory, kMemoryAndThreads };
 [[nodiscard]] Result<std::unique_ptr<actors::WorkPort>> start_port(
     const std::string& name, actors::PortPriority priority = actors::PortPriority::kNormal);
 
-/// The number of threads that an actor system starts: two of them for clocks (deadline_clock.hpp).
-inline constexpr int kActorSystemThreads = 4;
+/// The number of threads that an actor system starts: two of them for clocks (deadline_clock.hpp),
+/// and one that ends at once.
+inline constexpr int kActorSystemThreads = 5;
 
 /// Checks that this process can start `threads` more threads now, by starting and ending them. A
 /// caller checks this before it starts a library that would end the process if it could not start

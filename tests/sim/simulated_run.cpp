@@ -644,8 +644,11 @@ private:
     if (counts.live > in_flight) {
       violate("more rows are live than may be in flight: " + std::to_string(counts.live));
     }
-    report_.rows_redelivered = std::max(report_.rows_redelivered, counts.redelivered);
-    report_.rows_left = std::max(report_.rows_left, counts.returned.left);
+    // `counts.redelivered` has those of the run that this one resumes, too.
+    const storage::ReturnedDeliveries& returned = counts.returned;
+    report_.rows_redelivered =
+        std::max(report_.rows_redelivered, returned.left + returned.lost + returned.failed);
+    report_.rows_left = std::max(report_.rows_left, returned.left);
   }
 
   // I2 (staleness) and I3 (versions) of every trained batch.
