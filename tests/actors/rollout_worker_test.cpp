@@ -85,6 +85,28 @@ protected:
     pending.reply(result(pending.request.id.value, reason));
     drain();
   }
+  void respond_with(std::size_t tokens) {
+    auto pending = take(device_->generations);
+    engines::RolloutResult large = result(pending.request.id.value, FinishReason::kLength);
+    large.response_ids.assign(tokens, 7);
+    large.behavior_logprobs.assign(tokens, -0.5F);
+    large.versions = {{{0, 0, 5}, static_cast<std::uint32_t>(tokens)}};
+    pending.reply(std::move(large));
+    drain();
+  }
+  // Replies to the ack that the stream holds, and returns the rows that it had.
+  std::vector<std::uint64_t> settle_ack(std::vector<storage::RefusedRow> refused = {}) {
+    auto ack = take(stream_->held_acks);
+    storage::Settlement settlement = settled(ack.request.rows);
+    settlement.refused = std::move(refused);
+    ack.reply(std::move(settlement));
+    drain();
+    std::vector<std::uint64_t> rows;
+    for (const storage::HeldRow& row : ack.request.rows) {
+      rows.push_back(row.lease.row.value);
+    }
+    return rows;
+  }
 
   // Lets a day pass. A link that does nothing for a whole day ends.
   void pass_a_day() {
@@ -200,6 +222,61 @@ TEST_P(RolloutWorkerTest, WritesAResponseBackInOneMessage) {
                 .size(),
             2U);
   EXPECT_TRUE(stream_->nacks.empty());
+}
+
+TEST_P(RolloutWorkerTest, AcksTogetherWhatArrivesWhileAnAckIsOnItsWay) {
+  stream_->holds_acks = true;
+  lease({row(0), row(1), row(2), row(3)});
+  for (int i = 0; i < 3; ++i) {
+    respond();
+  }
+  ASSERT_EQ(stream_->held_acks.size(), 1U);
+  EXPECT_EQ(settle_ack(), std::vector<std::uint64_t>{0});
+  ASSERT_EQ(stream_->held_acks.size(), 1U);
+  EXPECT_EQ(settle_ack(), (std::vector<std::uint64_t>{1, 2}));
+  EXPECT_TRUE(stream_->held_acks.empty());
+  respond();
+  EXPECT_EQ(settle_ack(), std::vector<std::uint64_t>{3});
+}
+
+// Three responses of 800 KiB each wait: two of them exceed what is added to.
+TEST_P(RolloutWorkerTest, AcksLargeResponsesOneAfterTheOther) {
+  constexpr std::size_t kTokens = 100'000;
+  stream_->holds_acks = true;
+  lease({row(0), row(1), row(2), row(3)});
+  for (int i = 0; i < 4; ++i) {
+    respond_with(kTokens);
+  }
+  EXPECT_EQ(settle_ack(), std::vector<std::uint64_t>{0});
+  EXPECT_EQ(settle_ack(), (std::vector<std::uint64_t>{1, 2}));
+  EXPECT_EQ(settle_ack(), std::vector<std::uint64_t>{3});
+}
+
+TEST_P(RolloutWorkerTest, DoesNotAckARowThatItLosesMeanwhile) {
+  stream_->holds_acks = true;
+  lease({row(0), row(1), row(2), row(3)});
+  respond();
+  respond();
+  stream_->refused = {{{{1}, 0, 1}, storage::Refusal::kNotLeased, "expired"}};
+  advance(20s);
+  stream_->refused = {};
+  respond();
+  EXPECT_EQ(settle_ack(), std::vector<std::uint64_t>{0});
+  EXPECT_EQ(settle_ack(), std::vector<std::uint64_t>{2});
+}
+
+TEST_P(RolloutWorkerTest, ARowThatTheStreamTakesEndsTheFailuresInARow) {
+  const auto bad = [](std::uint64_t id) {
+    return storage::RefusedRow{{{id}, 0, 1}, storage::Refusal::kBadColumn, "bad"};
+  };
+  stream_->holds_acks = true;
+  lease({row(0), row(1), row(2), row(3)});
+  for (int i = 0; i < 4; ++i) {
+    respond();
+  }
+  settle_ack({bad(0)});
+  settle_ack({bad(1), bad(3)});
+  EXPECT_FALSE(exit_->has_value()) << "row 2 was taken";
 }
 
 TEST_P(RolloutWorkerTest, GivesBackRowsThatFailedOrWereCancelled) {

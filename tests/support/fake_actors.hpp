@@ -90,12 +90,14 @@ inline storage::Settlement settled(const std::vector<storage::HeldRow>& rows) {
   return settlement;
 }
 
-/// A stream that stores lease requests for the test to reply to. It grants all other requests at
-/// once, unless `failure` is set.
+/// A stream that stores lease requests for the test to reply to, and acks if the test wants it. It
+/// grants all other requests at once, unless `failure` is set.
 struct FakeStream {
   Inbox<actors::LeaseRequest, actors::LeaseReply> leases;
   std::vector<actors::NewGroup> puts;
   std::vector<actors::AckRequest> acks;
+  Inbox<actors::AckRequest, storage::Settlement> held_acks;  // while `holds_acks`
+  bool holds_acks = false;
   std::vector<actors::LeaseUpdate> nacks;
   std::vector<actors::LeaseUpdate> renewals;
   std::vector<actors::GroupVerdict> verdicts;
@@ -134,7 +136,12 @@ inline actors::StreamActor spawn_fake_stream(caf::actor_system& system,
               fake->leases.push_back({std::move(request), promise, deferred});
               return promise;
             },
-            [fake](atom::ack, AckRequest& ack) -> caf::result<storage::Settlement> {
+            [self, fake, deferred](atom::ack, AckRequest& ack) -> caf::result<storage::Settlement> {
+              if (fake->holds_acks) {
+                auto promise = self->make_response_promise<storage::Settlement>();
+                fake->held_acks.push_back({std::move(ack), promise, deferred});
+                return promise;
+              }
               fake->acks.push_back(std::move(ack));
               return fake->settle(fake->acks.back().rows);
             },
