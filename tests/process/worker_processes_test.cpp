@@ -9,6 +9,7 @@
 // TIDEMILL_KILL_SEED=N repeats the faults of another seed, as far as the machine allows, and
 // TIDEMILL_KILL_ROUNDS=N injects N times as many.
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -48,6 +49,12 @@ const char* const kFixedSchedule =
     "staleness: {max: 1, schedule: fixed}\n"
     "eval: {every_steps: 10}\n"
     "checkpoint: {every_steps: 1}\n";
+// The same with an adapter, whose base no message has after the first one.
+const char* const kFixedScheduleOfAdapter =
+    "train: {steps: 30, prompts_per_step: 4, learning_rate: 1e-2, adapter: {rank: 4, alpha: 8}}\n"
+    "staleness: {max: 1, schedule: fixed}\n"
+    "eval: {every_steps: 10}\n"
+    "checkpoint: {every_steps: 1}\n";
 
 std::vector<std::string> placed(std::vector<std::string> command, const std::string& transport) {
   command.push_back("placement.rollout.processes=2");
@@ -56,6 +63,12 @@ std::vector<std::string> placed(std::vector<std::string> command, const std::str
   command.push_back("placement.reward.workers=3");
   command.push_back("placement.reward.transport=" + transport);
   return command;
+}
+
+// Returns how many steps the run has recorded.
+std::int64_t num_steps(const RunFolder& folder) {
+  const std::string metrics = read_file(folder.path() / "runs" / kRun / "metrics.jsonl");
+  return std::ranges::count(metrics, '\n');
 }
 
 class WorkerProcessesTest : public ::testing::TestWithParam<std::string> {
@@ -188,6 +201,35 @@ TEST_P(WorkerProcessesTest, CanBeAddedAndDrainedWhileTheRunGoesOn) {
   EXPECT_EQ(difference(undisturbed(text), run_output(folder, kRun)), "");
 }
 
+TEST_P(WorkerProcessesTest, JoinARunThatHasTrainedAnAdapter) {
+  RunFolder folder;
+  folder.write_rows();
+  const std::string text =
+      small_rl_run(kRun,
+                   "train: {steps: 120, prompts_per_step: 4, adapter: {rank: 4, alpha: 8}}\n"
+                   "staleness: {max: 1, schedule: fixed}\n");
+  folder.write("run.yaml", text);
+  {
+    ProgramRun run(folder.path(), tidemill(placed({"run", "run.yaml"}, GetParam())));
+    ASSERT_TRUE(wait_until([&] { return num_steps(folder) >= 3; }, kHang));
+    const auto scaled = folder.run({"scale", kRun, "rollout=3"});
+    ASSERT_TRUE(scaled.has_value()) << "hangs";
+    ASSERT_EQ(scaled->code, 0) << scaled->describe();
+    EXPECT_TRUE(run.wait_for_error_text("rollout process 2 has joined"));
+    run.send(SIGINT);
+    const auto stopped = run.finish();
+    ASSERT_TRUE(stopped.has_value()) << "hangs";
+    ASSERT_EQ(stopped->code, 0) << stopped->describe();
+  }
+  const auto ended =
+      folder.run({"resume", "runs/" + std::string(kRun), "placement.rollout.processes=1",
+                  "placement.reward.processes=0", "placement.reward.workers=1"});
+  ASSERT_TRUE(ended.has_value()) << "hangs";
+  ASSERT_EQ(ended->code, 0) << ended->describe();
+  EXPECT_EQ(ended->err.find("quarantined"), std::string::npos) << ended->err;
+  EXPECT_EQ(difference(undisturbed(text), run_output(folder, kRun)), "");
+}
+
 // The workers of a process that `tidemill top` shows.
 int workers_of(const std::string& shown, const std::string& process) {
   const std::size_t found = shown.find("\"name\":\"" + process + "\"");
@@ -304,10 +346,10 @@ struct Faults {
 
 class DisturbedRun {
 public:
-  DisturbedRun(std::string transport, RandomStream& random, Faults& faults)
+  DisturbedRun(const std::string& text, std::string transport, RandomStream& random, Faults& faults)
       : transport_(std::move(transport)), random_(random), faults_(faults) {
     folder_.write_rows(kLongAnswer);
-    folder_.write("run.yaml", small_rl_run(kRun, kFixedSchedule));
+    folder_.write("run.yaml", text);
   }
 
   // Runs to the end, with about one fault in 400 ms. Returns what went wrong, or nothing.
@@ -391,24 +433,34 @@ private:
   RunFolder folder_;
 };
 
+// Returns the output of a run of one process, with weights.
+RunOutput undisturbed_output(const std::string& text) {
+  RunFolder folder;
+  folder.write_rows(kLongAnswer);
+  folder.write("run.yaml", text);
+  const auto ended = folder.run({"run", "run.yaml"});
+  EXPECT_TRUE(ended.has_value() && ended->code == 0);
+  RunOutput output = run_output(folder, kRun);
+  EXPECT_FALSE(output.weights.empty());
+  return output;
+}
+
 TEST(WorkerProcessFaults, ChangeNoBitAndLeaveNoOrphan) {
   const std::uint64_t seed = from_environment("TIDEMILL_KILL_SEED", kDefaultSeed);
   const auto wanted = static_cast<int>(100 * from_environment("TIDEMILL_KILL_ROUNDS", 1));
   std::cout << "seed " << seed << '\n';
-  RunFolder folder;
-  folder.write_rows(kLongAnswer);
-  folder.write("run.yaml", small_rl_run(kRun, kFixedSchedule));
-  ASSERT_TRUE(folder.run({"run", "run.yaml"}).has_value());
-  const RunOutput expected = run_output(folder, kRun);
-  ASSERT_FALSE(expected.weights.empty());
+  const std::array texts{small_rl_run(kRun, kFixedSchedule),
+                         small_rl_run(kRun, kFixedScheduleOfAdapter)};
+  const std::array expected{undisturbed_output(texts[0]), undisturbed_output(texts[1])};
   RandomStream random(seed);
   Faults faults;
   int runs = 0;
   for (; faults.total() < wanted; ++runs) {
-    DisturbedRun run(runs % 2 == 0 ? "shm" : "zmq", random, faults);
+    const std::size_t text = static_cast<std::size_t>(runs) / 2 % texts.size();
+    DisturbedRun run(texts[text], runs % 2 == 0 ? "shm" : "zmq", random, faults);
     std::string problem = run.run();
     if (problem.empty()) {
-      problem = difference(expected, run_output(run.folder(), kRun));
+      problem = difference(expected[text], run_output(run.folder(), kRun));
     }
     if (!problem.empty()) {
       run.folder().keep();

@@ -84,6 +84,9 @@ private:
     const auto engines = std::make_shared<ProcessEngines>();
     TIDEMILL_ASSIGN_OR_RETURN(engines->runtime,
                               engines::open_runtime(model.files, runtime_for(start, model, codec)));
+    // Has the runtime find its base by its digest: if an adapter is trained, only the first
+    // snapshot of an incarnation has a base.
+    (void)engines->runtime->initial();
     actors::OpenedDevice opened;
     if (!start.segments.socket.empty()) {
       TIDEMILL_ASSIGN_OR_RETURN(engines->segments, transport::SegmentReader::connect(
