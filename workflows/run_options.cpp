@@ -11,9 +11,11 @@ void add_absent(Schema<RunOptions>& s) {
   s.absent({"beta", "kl_coef", "kl_loss_coef", "init_kl_coef", "use_kl_loss", "use_kl_in_reward",
             "ref_model"},
            "there is no KL term against a reference model");
-  s.absent({"use_vllm", "vllm_mode", "vllm_server_host", "tensor_parallel_size",
-            "tensor_model_parallel_size", "nnodes", "n_gpus_per_node", "deepspeed", "fsdp"},
-           "a run is on one machine, and one process of it generates and trains");
+  s.absent(
+      {"use_vllm", "vllm_mode", "vllm_server_host", "tensor_parallel_size",
+       "tensor_model_parallel_size", "nnodes", "n_gpus_per_node", "deepspeed", "fsdp"},
+      "a run is on one machine, and placement.rollout.processes says how many of its processes "
+      "generate");
   s.absent({"packing", "group_by_length", "padding_free"},
            "rows are never padded, and train.micro_batch_tokens says how many tokens are computed "
            "together");

@@ -14,10 +14,20 @@ namespace {
 // and commits, what it records, how long it waits for a reward program, and what it may use of the
 // machine. The steps that a commit holds do not depend on them, with one exception: see
 // `change_problem`.
-constexpr std::array<std::string_view, 9> kChangeableKeys = {
-    "train.steps",          "data.epochs",    "eval.every_steps",    "checkpoint.every_steps",
-    "record.samples_bytes", "device.threads", "device.memory_bytes", "train.micro_batch_tokens",
-    "reward.timeout_ms"};
+constexpr std::array<std::string_view, 14> kChangeableKeys = {"train.steps",
+                                                              "data.epochs",
+                                                              "eval.every_steps",
+                                                              "checkpoint.every_steps",
+                                                              "record.samples_bytes",
+                                                              "device.threads",
+                                                              "device.memory_bytes",
+                                                              "train.micro_batch_tokens",
+                                                              "reward.timeout_ms",
+                                                              "placement.rollout.processes",
+                                                              "placement.rollout.transport",
+                                                              "placement.reward.processes",
+                                                              "placement.reward.workers",
+                                                              "placement.reward.transport"};
 
 using Paths = std::vector<std::string>;
 

@@ -204,8 +204,12 @@ Result<actors::RunSummary> run_workflow(const configs::RunConfig& config,
 }
 
 // Logs the peak memory of the process, compared with the expected one.
-void log_peak(std::int64_t peak, std::int64_t expected, Session& session) {
-  if (peak > 0 && expected > 0) {
+// The expected peak counts all processes of the run, and the peak only this one.
+void log_peak(std::int64_t peak, std::int64_t expected, bool has_others, Session& session) {
+  if (peak > 0 && has_others) {
+    session.log.info("memory: peak " + mebibytes_text(peak) +
+                     " of the process of the run, without the others");
+  } else if (peak > 0 && expected > 0) {
     session.log.info("memory: peak " + mebibytes_text(peak) + ", " +
                      std::to_string((100 * peak + expected / 2) / expected) +
                      "% of the expected peak");
@@ -341,13 +345,15 @@ Status run_in_directory(const RunContext& context, RunLogSink& log_file, Session
                                 start.records};
   run.worker_program =
       workflows::WorkerProgram{"/proc/self/exe", {"worker", context.directory.string()}};
+  bool has_processes = false;
   run.on_processes = [&](std::function<std::string()> summary) {
+    has_processes = true;
     progress.set_processes(std::move(summary));
   };
   TIDEMILL_ASSIGN_OR_RETURN(const actors::RunSummary summary, run_workflow(context.config, run));
   progress.end();
   const std::int64_t peak = workflows::peak_bytes().value_or(0);
-  log_peak(peak, run_start.expected_bytes, session);
+  log_peak(peak, run_start.expected_bytes, has_processes, session);
   const bool stopped = summary.end == actors::RunEnd::kStopped;
   write_note(context, {stopped ? "stopped" : "finished", run_start.steps, summary.reason}, session);
   if (!stopped && interrupts == 0) {

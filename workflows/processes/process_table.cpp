@@ -105,13 +105,18 @@ Result<RoleSize> ProcessTable::size_for(const std::string& role, std::uint32_t p
   const std::lock_guard lock(mutex_);
   const auto found = roles_.find(role);
   if (found == roles_.end()) {
-    return Status(Errc::kNotFound, role + ": this run has no such processes; placement." + role +
-                                       ".processes starts a run with some");
+    std::string roles;
+    for (const auto& [name, of] : roles_) {
+      roles += (roles.empty() ? "" : ", ") + name;
+    }
+    return Status(Errc::kNotFound, role + ": this run has no such processes; it has: " + roles +
+                                       " (placement.ROLE.processes)");
   }
   const RoleSize& size = found->second.size;
   if (processes < 1 || processes > size.max_processes) {
     return invalid_argument(wanted_text(role, processes) + ": must be from 1 to " +
-                            std::to_string(size.max_processes) + ", as the run's memory allows");
+                            std::to_string(size.max_processes) +
+                            (size.limited_by_memory ? ", as the run's memory allows" : ""));
   }
   return size;
 }

@@ -33,6 +33,7 @@ struct RoleSize {
   std::uint32_t processes = 0;                 // which the run has or should have
   std::uint32_t max_processes = 0;             // as the memory allows
   std::int64_t files_each = kFilesPerProcess;  // descriptors that the run needs for each of them
+  bool limited_by_memory = false;              // otherwise no run has more
 };
 
 /// A process of a run besides its own.

@@ -540,6 +540,7 @@ void open_control(const RlOptions& options, const RunEnvironment& run, RlRun& op
     if (size.processes > 0) {
       const std::int64_t fit =
           size.processes + std::max<std::int64_t>(left, 0) / std::max<std::int64_t>(bytes_each, 1);
+      size.limited_by_memory = fit < size.max_processes;
       size.max_processes =
           static_cast<std::uint32_t>(std::min<std::int64_t>(size.max_processes, fit));
       opened.table->add_role(role, size);
