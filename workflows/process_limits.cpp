@@ -42,6 +42,12 @@ std::optional<std::int64_t> finite_limit(int resource) {
   return static_cast<std::int64_t>(std::min(limit.rlim_cur, kMaxLimit));
 }
 
+std::int64_t num_open_files() {
+  std::error_code ignored;
+  return std::distance(std::filesystem::directory_iterator("/proc/self/fd", ignored),
+                       std::filesystem::directory_iterator());
+}
+
 std::int64_t machine_memory() {
   const long pages = ::sysconf(_SC_PHYS_PAGES);
   const long page = ::sysconf(_SC_PAGESIZE);
@@ -150,11 +156,21 @@ Status check_threads(int threads) {
   return status;
 }
 
+void allow_files(std::int64_t files) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) {
+    return;
+  }
+  const rlim_t wanted = std::min(static_cast<rlim_t>(num_open_files() + files), limit.rlim_max);
+  if (limit.rlim_cur < wanted) {
+    limit.rlim_cur = wanted;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+}
+
 Status check_files(std::int64_t files, const std::string& user) {
   const std::optional<std::int64_t> limit = finite_limit(RLIMIT_NOFILE);
-  std::error_code ignored;
-  const auto open = std::distance(std::filesystem::directory_iterator("/proc/self/fd", ignored),
-                                  std::filesystem::directory_iterator());
+  const std::int64_t open = num_open_files();
   if (!limit.has_value() || *limit - open >= files) {
     return {};
   }

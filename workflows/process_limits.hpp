@@ -78,6 +78,10 @@ inline constexpr int kActorSystemThreads = 5;
 /// Errors: `kResourceExhausted` naming the limits that may be the cause.
 [[nodiscard]] Status check_threads(int threads);
 
+/// Raises the limit on open files, within its hard limit, so that this process can open `files`
+/// more at one time. Does nothing if it can, or if the system refuses.
+void allow_files(std::int64_t files);
+
 /// Checks that this process can open `files` more files at one time. `user` begins the message and
 /// names what needs them, such as "50 processes".
 /// Errors: `kResourceExhausted` naming the number that is left, and `ulimit -n`.

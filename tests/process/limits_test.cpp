@@ -106,8 +106,24 @@ TEST_F(LimitsTest, TooFewDescriptorsForProcessesOverZeroMqAreRefused) {
   const Ended ended = run_in_shell("ulimit -n 100; ", processes + "50");
   EXPECT_EQ(ended.code, 1) << ended.describe();
   EXPECT_THAT(ended.last_error_line(),
-              MatchesRegex("placement: 50 processes over ZeroMQ and the run need 378 "
+              MatchesRegex("placement: 50 processes and the run need 378 "
                            "open files, and [0-9]+ are left \\(ulimit -n 100\\)"));
+}
+
+TEST_F(LimitsTest, ASoftLimitOnDescriptorsIsRaised) {
+  const Ended ended =
+      run_in_shell("ulimit -Sn 100; ",
+                   " placement.reward.transport=zmq train.steps=2 placement.reward.processes=2");
+  EXPECT_EQ(ended.code, 0) << ended.describe();
+}
+
+// Connections over shared memory that find no descriptor are tried again.
+TEST_F(LimitsTest, FewDescriptorsForProcessesAreSaidAtTheStart) {
+  const Ended ended =
+      run_in_shell("ulimit -n 100; ", " train.steps=2 placement.reward.processes=2");
+  EXPECT_EQ(ended.code, 0) << ended.describe();
+  EXPECT_THAT(ended.err, HasSubstr("warning: placement: 2 processes and the run need 138 open "
+                                   "files, and "));
 }
 
 }  // namespace

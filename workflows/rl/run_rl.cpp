@@ -501,20 +501,24 @@ Status plan_for_data(const RlOptions& options, const TrainedModel& model, RlRun&
   return {};
 }
 
-// Checks that the process can have connections over ZeroMQ to all processes that use it. ZeroMQ
-// ends a process that has no descriptor left for a connection.
-Status check_zmq_files(const PlacementOptions& placement) {
-  const auto over_zmq = [](const auto& role) {
-    return role.transport == TransportChoice::kZmq ? role.processes : 0;
-  };
-  const std::int64_t rollout = over_zmq(placement.rollout);
-  const std::int64_t reward = over_zmq(placement.reward);
-  if (rollout + reward == 0) {
-    return {};
+// Lets the process have descriptors for its processes. Too few are an error if some use ZeroMQ,
+// which ends a process that has no descriptor left for a connection. Others are tried again.
+Status prepare_files(const PlacementOptions& placement, const RunEnvironment& run) {
+  const std::int64_t files = kFilesOfTheRun + kFilesPerDevice * placement.rollout.processes +
+                             kFilesPerProcess * placement.reward.processes;
+  allow_files(files);
+  const bool uses_zmq =
+      (placement.rollout.processes > 0 && placement.rollout.transport == TransportChoice::kZmq) ||
+      (placement.reward.processes > 0 && placement.reward.transport == TransportChoice::kZmq);
+  const Status enough = check_files(
+      files,
+      "placement: " + std::to_string(placement.rollout.processes + placement.reward.processes) +
+          " processes and the run");
+  if (uses_zmq || enough.ok()) {
+    return enough;
   }
-  return check_files(
-      kFilesOfTheRun + kFilesPerDevice * rollout + kFilesPerProcess * reward,
-      "placement: " + std::to_string(rollout + reward) + " processes over ZeroMQ and the run");
+  run.log(enough.message());
+  return {};
 }
 
 // Divides the cores among the processes of the run.
@@ -592,7 +596,7 @@ Status open_places(const RlOptions& options, const RunEnvironment& run, RlRun& o
           "placement: this program cannot start processes; with `processes: 0`, the process of the "
           "run does everything, and with `transport: loopback` its threads do");
     }
-    TIDEMILL_RETURN_IF_ERROR(check_zmq_files(options.placement));
+    TIDEMILL_RETURN_IF_ERROR(prepare_files(options.placement, run));
     opened.processes = std::make_unique<LocalProcesses>(LocalProcessesOptions{
         run.directory, run.worker_program.value_or(WorkerProgram{}), work_in_thread(options, run),
         run.inform, run.log, allowed_memory(options.run.device),
