@@ -77,10 +77,10 @@ TEST(LoopbackConnections, WithoutAnAcceptorNoneIsMade) {
 TEST(LoopbackConnections, SendersOfManyThreadsKeepTheirOrder) {
   constexpr std::uint32_t kSenders = 4;
   constexpr std::uint32_t kFrames = 2000;
-  LoopbackConnectionRig rig;
-  const ConnectionRig::Pair sides = rig.connect();
   RecordingListener at_sender;
   RecordingListener at_receiver;
+  LoopbackConnectionRig rig;
+  const ConnectionRig::Pair sides = rig.connect();
   sides.first->start(at_sender);
   sides.second->start(at_receiver);
   std::vector<std::thread> senders;
