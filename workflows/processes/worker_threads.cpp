@@ -25,7 +25,7 @@ WorkerThreads::~WorkerThreads() {
   workers.clear();  // waits for them
 }
 
-std::uint64_t WorkerThreads::start(Body body, OnEnd on_end) {
+std::uint64_t WorkerThreads::start(Body body, const OnEnd& on_end) {
   const auto worker = std::make_shared<Worker>();
   std::uint64_t number = 0;
   {

@@ -29,7 +29,7 @@ public:
   ~WorkerThreads();
 
   /// Starts a thread, and returns its number in this object.
-  std::uint64_t start(Body body, OnEnd on_end);
+  std::uint64_t start(Body body, const OnEnd& on_end);
   /// Returns whether the thread with this number runs.
   [[nodiscard]] bool runs(std::uint64_t number) const;
   /// Asks the thread with this number to end. Does not wait. Unknown numbers are ignored.

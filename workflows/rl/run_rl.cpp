@@ -510,7 +510,7 @@ Status prepare_files(const PlacementOptions& placement, const RunEnvironment& ru
   const bool uses_zmq =
       (placement.rollout.processes > 0 && placement.rollout.transport == TransportChoice::kZmq) ||
       (placement.reward.processes > 0 && placement.reward.transport == TransportChoice::kZmq);
-  const Status enough = check_files(
+  Status enough = check_files(
       files,
       "placement: " + std::to_string(placement.rollout.processes + placement.reward.processes) +
           " processes and the run");
