@@ -14,20 +14,10 @@ namespace {
 // and commits, what it records, how long it waits for a reward program, and what it may use of the
 // machine. The steps that a commit holds do not depend on them, with one exception: see
 // `change_problem`.
-constexpr std::array<std::string_view, 14> kChangeableKeys = {"train.steps",
-                                                              "data.epochs",
-                                                              "eval.every_steps",
-                                                              "checkpoint.every_steps",
-                                                              "record.samples_bytes",
-                                                              "device.threads",
-                                                              "device.memory_bytes",
-                                                              "train.micro_batch_tokens",
-                                                              "reward.timeout_ms",
-                                                              "placement.rollout.processes",
-                                                              "placement.rollout.transport",
-                                                              "placement.reward.processes",
-                                                              "placement.reward.workers",
-                                                              "placement.reward.transport"};
+constexpr std::array<std::string_view, 10> kChangeableKeys = {
+    "train.steps",          "data.epochs",    "eval.every_steps",    "checkpoint.every_steps",
+    "record.samples_bytes", "device.threads", "device.memory_bytes", "train.micro_batch_tokens",
+    "reward.timeout_ms",    "placement"};
 
 using Paths = std::vector<std::string>;
 
@@ -93,8 +83,11 @@ bool sets_length(const std::string& path) {
   return path == "train.steps" || path == "data.epochs";
 }
 
+// Returns whether the path is that of a changeable key, or of one inside it.
 bool is_changeable(const std::string& path) {
-  return std::find(kChangeableKeys.begin(), kChangeableKeys.end(), path) != kChangeableKeys.end();
+  return std::ranges::any_of(kChangeableKeys, [&](std::string_view key) {
+    return path == key || path.starts_with(std::string(key) + '.');
+  });
 }
 
 std::string changeable_keys() {

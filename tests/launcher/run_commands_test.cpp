@@ -636,7 +636,7 @@ TEST_F(RunTest, AResumedRunKeepsTheKeysThatItsCommitsDependOn) {
       "in a resumed run, because its commits "
       "depend on it; these keys can: train.steps, data.epochs, eval.every_steps, "
       "checkpoint.every_steps, record.samples_bytes, device.threads, device.memory_bytes, "
-      "train.micro_batch_tokens, reward.timeout_ms\n");
+      "train.micro_batch_tokens, reward.timeout_ms, placement\n");
   EXPECT_EQ(run({"resume", "cosine", "train.steps=2"}).err,
             "argument 3: train.steps: cannot change in a resumed run with train.schedule: cosine, "
             "because the learning rates of all steps depend on it\n");
