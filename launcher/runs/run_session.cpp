@@ -203,8 +203,14 @@ Result<actors::RunSummary> run_workflow(const configs::RunConfig& config,
   return Status(Errc::kUnimplemented, "this program cannot run the workflow");
 }
 
-// Logs the peak memory of the process, compared with the expected one.
-// The expected peak counts all processes of the run, and the peak only this one.
+bool has_child_processes(const configs::RunConfig& config) {
+  const auto* rl = config.workflow.get<workflows::RlOptions>();
+  return rl != nullptr &&
+         child_processes(rl->placement.rollout) + child_processes(rl->placement.reward) > 0;
+}
+
+// Logs the peak memory of the process, compared with the expected one. That counts all processes of
+// the run, so it is not compared if there are others.
 void log_peak(std::int64_t peak, std::int64_t expected, bool has_others, Session& session) {
   if (peak > 0 && has_others) {
     session.log.info("memory: peak " + mebibytes_text(peak) +
@@ -345,15 +351,13 @@ Status run_in_directory(const RunContext& context, RunLogSink& log_file, Session
                                 start.records};
   run.worker_program =
       workflows::WorkerProgram{"/proc/self/exe", {"worker", context.directory.string()}};
-  bool has_processes = false;
   run.on_processes = [&](std::function<std::string()> summary) {
-    has_processes = true;
     progress.set_processes(std::move(summary));
   };
   TIDEMILL_ASSIGN_OR_RETURN(const actors::RunSummary summary, run_workflow(context.config, run));
   progress.end();
   const std::int64_t peak = workflows::peak_bytes().value_or(0);
-  log_peak(peak, run_start.expected_bytes, has_processes, session);
+  log_peak(peak, run_start.expected_bytes, has_child_processes(context.config), session);
   const bool stopped = summary.end == actors::RunEnd::kStopped;
   write_note(context, {stopped ? "stopped" : "finished", run_start.steps, summary.reason}, session);
   if (!stopped && interrupts == 0) {
