@@ -2,9 +2,13 @@
 #include "base/thread_limit.hpp"
 
 #include <cstdint>
+#include <exception>
 #include <fstream>
+#include <latch>
 #include <limits>
 #include <sys/resource.h>
+#include <thread>
+#include <vector>
 
 namespace tidemill {
 
@@ -25,6 +29,27 @@ std::string thread_limit_text(const ControlGroupFiles& files) {
     }
   }
   return text;
+}
+
+Status try_threads(int threads) {
+  std::latch all_tried(1);
+  std::vector<std::thread> started;
+  Status status;
+  try {
+    started.reserve(static_cast<std::size_t>(threads));
+    for (int i = 0; i < threads; ++i) {
+      started.emplace_back([&all_tried] { all_tried.wait(); });
+    }
+  } catch (const std::exception& error) {
+    status = {Errc::kResourceExhausted, "threads: only " + std::to_string(started.size()) + " of " +
+                                            std::to_string(threads) +
+                                            " can be started: " + error.what()};
+  }
+  all_tried.count_down();
+  for (std::thread& thread : started) {
+    thread.join();
+  }
+  return status;
 }
 
 }  // namespace tidemill

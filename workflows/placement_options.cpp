@@ -9,6 +9,18 @@ std::uint32_t num_workers(const RewardPlacement& placement) {
   return static_cast<std::uint32_t>(placement.workers.value_or(std::max(placement.processes, 1)));
 }
 
+std::int32_t child_processes(const RolloutPlacement& role) {
+  return role.transport == TransportChoice::kLoopback ? 0 : role.processes;
+}
+
+std::int32_t child_processes(const RewardPlacement& role) {
+  return role.transport == TransportChoice::kLoopback ? 0 : role.processes;
+}
+
+std::int32_t child_processes(const PlacementOptions& placement) {
+  return child_processes(placement.rollout) + child_processes(placement.reward);
+}
+
 bool has_processes(const PlacementOptions& placement) {
   return placement.rollout.processes > 0 || placement.reward.processes > 0;
 }

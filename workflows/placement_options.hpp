@@ -38,10 +38,10 @@ struct PlacementOptions {
 
 /// Returns the number of processes of a role that run besides that of the run. The others are
 /// threads of the process of the run.
-template <class Placement>
-[[nodiscard]] std::int32_t child_processes(const Placement& role) {
-  return role.transport == TransportChoice::kLoopback ? 0 : role.processes;
-}
+[[nodiscard]] std::int32_t child_processes(const RolloutPlacement& role);
+[[nodiscard]] std::int32_t child_processes(const RewardPlacement& role);
+/// The same for all roles.
+[[nodiscard]] std::int32_t child_processes(const PlacementOptions& placement);
 
 /// Returns whether the run has processes besides its own, or threads in their place.
 [[nodiscard]] bool has_processes(const PlacementOptions& placement);

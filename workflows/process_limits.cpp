@@ -6,13 +6,10 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <latch>
 #include <sys/resource.h>
 #include <system_error>
-#include <thread>
 #include <unistd.h>
 #include <utility>
-#include <vector>
 
 #include "base/text/mebibytes.hpp"
 #include "base/thread_limit.hpp"
@@ -136,24 +133,7 @@ Result<std::unique_ptr<actors::WorkPort>> start_port(const std::string& name,
 }
 
 Status check_threads(int threads) {
-  std::latch all_tried(1);
-  std::vector<std::thread> started;
-  Status status;
-  try {
-    started.reserve(static_cast<std::size_t>(threads));
-    for (int i = 0; i < threads; ++i) {
-      started.emplace_back([&all_tried] { all_tried.wait(); });
-    }
-  } catch (const std::exception& error) {
-    status = with_limits({Errc::kResourceExhausted,
-                          "threads: only " + std::to_string(started.size()) + " of " +
-                              std::to_string(threads) + " can be started: " + error.what()});
-  }
-  all_tried.count_down();
-  for (std::thread& thread : started) {
-    thread.join();
-  }
-  return status;
+  return with_limits(try_threads(threads));
 }
 
 void allow_files(std::int64_t files) {

@@ -43,16 +43,16 @@ using Self = RolloutWorkerActor::stateful_pointer<RolloutWorkerState>;
 
 void lease_more(Self self);
 
-// Removes a row from `held`. Returns whether the row was held under `lease`. A reply may arrive
-// after the row was lost, or after it was lost and leased again.
+// Returns whether the row is held under `lease`. A reply may arrive after the row was lost, or
+// after it was lost and leased again.
+bool holds(Self self, const storage::Lease& lease) {
+  const auto it = self->state.held.find(lease.row);
+  return it != self->state.held.end() && it->second == lease;
+}
+
+// Removes a row from `held`. Returns whether the row was held under `lease`.
 bool release_row(Self self, const storage::Lease& lease) {
-  auto& held = self->state.held;
-  const auto it = held.find(lease.row);
-  if (it == held.end() || it->second != lease) {
-    return false;
-  }
-  held.erase(it);
-  return true;
+  return holds(self, lease) && self->state.held.erase(lease.row) > 0;
 }
 
 // Ends the worker. Nothing may be requested afterwards, because an actor that waits for a reply
@@ -125,8 +125,8 @@ std::size_t bytes_of(const storage::HeldRow& row) {
   return bytes;
 }
 
-// Moves responses from `done` into an `ack`: at least one, and no more than `kMaxAckBytes` allows.
-// Leaves out the rows that the worker does not hold any more.
+// Takes responses out of `done` until they have `kMaxAckBytes`. Leaves out the rows that the worker
+// does not hold any more.
 std::vector<storage::HeldRow> take_done(Self self) {
   auto& done = self->state.done;
   std::vector<storage::HeldRow> rows;
@@ -173,10 +173,8 @@ void ack_done(Self self) {
 }
 
 void write_back(Self self, const storage::Lease& lease, RolloutResult& result) {
-  auto& state = self->state;
-  const auto held = state.held.find(lease.row);
-  if (held == state.held.end() || held->second != lease) {
-    return;  // the row was lost
+  if (!holds(self, lease)) {
+    return;
   }
   storage::HeldRow row;
   row.lease = lease;
@@ -191,7 +189,7 @@ void write_back(Self self, const storage::Lease& lease, RolloutResult& result) {
   row.columns.push_back(
       make_cell(SampleColumn::kFinish,
                 std::vector<std::uint8_t>{static_cast<std::uint8_t>(result.finish_reason)}));
-  state.done.push_back(std::move(row));
+  self->state.done.push_back(std::move(row));
   ack_done(self);
 }
 

@@ -205,8 +205,7 @@ Result<actors::RunSummary> run_workflow(const configs::RunConfig& config,
 
 bool has_child_processes(const configs::RunConfig& config) {
   const auto* rl = config.workflow.get<workflows::RlOptions>();
-  return rl != nullptr &&
-         child_processes(rl->placement.rollout) + child_processes(rl->placement.reward) > 0;
+  return rl != nullptr && child_processes(rl->placement) > 0;
 }
 
 // Logs the peak memory of the process, compared with the expected one. That counts all processes of

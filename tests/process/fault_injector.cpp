@@ -229,14 +229,7 @@ int open(const char* path, int flags, ...) {
   va_end(arguments);
   return open_fails("open", AT_FDCWD, path, flags) ? -1 : real(path, flags, mode);
 }
-int open64(const char* path, int flags, ...) {
-  TIDEMILL_NEXT(open64);
-  va_list arguments;
-  va_start(arguments, flags);
-  const mode_t mode = mode_of(flags, arguments);
-  va_end(arguments);
-  return open_fails("open", AT_FDCWD, path, flags) ? -1 : real(path, flags, mode);
-}
+int open64(const char* path, int flags, ...) __attribute__((alias("open")));
 int openat(int folder, const char* path, int flags, ...) {
   TIDEMILL_NEXT(openat);
   va_list arguments;

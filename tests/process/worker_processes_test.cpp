@@ -44,17 +44,34 @@ std::uint64_t from_environment(const char* name, std::uint64_t fallback) {
   return given != nullptr ? std::strtoull(given, nullptr, 10) : fallback;
 }
 
-const char* const kFixedSchedule =
-    "train: {steps: 30, prompts_per_step: 4, learning_rate: 1e-3}\n"
-    "staleness: {max: 1, schedule: fixed}\n"
-    "eval: {every_steps: 10}\n"
-    "checkpoint: {every_steps: 1}\n";
-// The same with an adapter, whose base no message has after the first one.
-const char* const kFixedScheduleOfAdapter =
-    "train: {steps: 30, prompts_per_step: 4, learning_rate: 1e-2, adapter: {rank: 4, alpha: 8}}\n"
-    "staleness: {max: 1, schedule: fixed}\n"
-    "eval: {every_steps: 10}\n"
-    "checkpoint: {every_steps: 1}\n";
+// A run with a fixed schedule and these other keys of `train`.
+std::string fixed_schedule(const std::string& training) {
+  return small_rl_run(kRun, "train: {steps: 30, prompts_per_step: 4, " + training +
+                                "}\n"
+                                "staleness: {max: 1, schedule: fixed}\n"
+                                "eval: {every_steps: 10}\n"
+                                "checkpoint: {every_steps: 1}\n");
+}
+std::string with_all_parameters() {
+  return fixed_schedule("learning_rate: 1e-3");
+}
+// Only the first message about weights has the base.
+std::string with_adapter() {
+  return fixed_schedule("learning_rate: 1e-2, adapter: {rank: 4, alpha: 8}");
+}
+
+// Carries out a run of one process.
+RunOutput undisturbed(const std::string& text, std::size_t answer_bytes = 0) {
+  RunFolder folder;
+  folder.write_rows(answer_bytes);
+  folder.write("run.yaml", text);
+  const auto ended = folder.run({"run", "run.yaml"});
+  EXPECT_TRUE(ended.has_value() && ended->code == 0)
+      << (ended.has_value() ? ended->describe() : "hangs");
+  RunOutput output = run_output(folder, kRun);
+  EXPECT_FALSE(output.weights.empty());
+  return output;
+}
 
 std::vector<std::string> placed(std::vector<std::string> command, const std::string& transport) {
   command.push_back("placement.rollout.processes=2");
@@ -71,19 +88,7 @@ std::int64_t num_steps(const RunFolder& folder) {
   return std::ranges::count(metrics, '\n');
 }
 
-class WorkerProcessesTest : public ::testing::TestWithParam<std::string> {
-protected:
-  // Carries out a run of one process.
-  static RunOutput undisturbed(const std::string& text) {
-    RunFolder folder;
-    folder.write_rows();
-    folder.write("run.yaml", text);
-    const auto ended = folder.run({"run", "run.yaml"});
-    EXPECT_TRUE(ended.has_value() && ended->code == 0)
-        << (ended.has_value() ? ended->describe() : "hangs");
-    return run_output(folder, kRun);
-  }
-};
+class WorkerProcessesTest : public ::testing::TestWithParam<std::string> {};
 
 INSTANTIATE_TEST_SUITE_P(Transports, WorkerProcessesTest,
                          ::testing::Values("loopback", "shm", "zmq"),
@@ -98,7 +103,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, ChildProcessesTest, ::testing::Values("shm"
 TEST_P(WorkerProcessesTest, ChangeNoBit) {
   RunFolder folder;
   folder.write_rows();
-  folder.write("run.yaml", small_rl_run(kRun, kFixedSchedule));
+  folder.write("run.yaml", with_all_parameters());
   const auto ended = folder.run(placed({"run", "run.yaml"}, GetParam()));
   ASSERT_TRUE(ended.has_value()) << "hangs";
   ASSERT_EQ(ended->code, 0) << ended->describe();
@@ -106,8 +111,7 @@ TEST_P(WorkerProcessesTest, ChangeNoBit) {
     EXPECT_NE(ended->err.find(role + " processes: transport " + GetParam()), std::string::npos)
         << ended->err;
   }
-  EXPECT_EQ(difference(undisturbed(small_rl_run(kRun, kFixedSchedule)), run_output(folder, kRun)),
-            "");
+  EXPECT_EQ(difference(undisturbed(with_all_parameters()), run_output(folder, kRun)), "");
   EXPECT_EQ(read_file(folder.path() / "runs" / kRun / "processes.log"), "");
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "runs" / kRun / "sockets"));
 }
@@ -309,7 +313,7 @@ TEST_P(WorkerProcessesTest, AreShownAndWrongNumbersAreRefused) {
 TEST_P(ChildProcessesTest, ARunThatWasKilledLeavesNoSocketsBehindItsResume) {
   RunFolder folder;
   folder.write_rows();
-  folder.write("run.yaml", small_rl_run(kRun, kFixedSchedule));
+  folder.write("run.yaml", with_all_parameters());
   const std::filesystem::path sockets = folder.path() / "runs" / kRun / "sockets";
   {
     ProgramRun run(folder.path(), tidemill(placed({"run", "run.yaml"}, GetParam())));
@@ -433,25 +437,12 @@ private:
   RunFolder folder_;
 };
 
-// Returns the output of a run of one process, with weights.
-RunOutput undisturbed_output(const std::string& text) {
-  RunFolder folder;
-  folder.write_rows(kLongAnswer);
-  folder.write("run.yaml", text);
-  const auto ended = folder.run({"run", "run.yaml"});
-  EXPECT_TRUE(ended.has_value() && ended->code == 0);
-  RunOutput output = run_output(folder, kRun);
-  EXPECT_FALSE(output.weights.empty());
-  return output;
-}
-
 TEST(WorkerProcessFaults, ChangeNoBitAndLeaveNoOrphan) {
   const std::uint64_t seed = from_environment("TIDEMILL_KILL_SEED", kDefaultSeed);
   const auto wanted = static_cast<int>(100 * from_environment("TIDEMILL_KILL_ROUNDS", 1));
   std::cout << "seed " << seed << '\n';
-  const std::array texts{small_rl_run(kRun, kFixedSchedule),
-                         small_rl_run(kRun, kFixedScheduleOfAdapter)};
-  const std::array expected{undisturbed_output(texts[0]), undisturbed_output(texts[1])};
+  const std::array texts{with_all_parameters(), with_adapter()};
+  const std::array expected{undisturbed(texts[0], kLongAnswer), undisturbed(texts[1], kLongAnswer)};
   RandomStream random(seed);
   Faults faults;
   int runs = 0;

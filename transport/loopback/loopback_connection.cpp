@@ -10,7 +10,7 @@
 #include <thread>
 #include <utility>
 
-#include "transport/envelope.hpp"
+#include "transport/frame_size.hpp"
 
 namespace tidemill::transport {
 namespace {
@@ -114,11 +114,7 @@ public:
 
   void start(ConnectionListener& listener) override { own_->start(listener); }
   Status send(const Buffer& frame) override {
-    if (frame.size_bytes() > kMaxEnvelopeBytes) {
-      return invalid_argument("connection: a frame of " + std::to_string(frame.size_bytes()) +
-                              " bytes is too large (at most " + std::to_string(kMaxEnvelopeBytes) +
-                              ")");
-    }
+    TIDEMILL_RETURN_IF_ERROR(check_frame_size(frame));
     return peer_->put(frame) ? Status() : Status(Errc::kUnavailable, "connection: it is closed");
   }
   void close() override {
@@ -135,57 +131,57 @@ private:
 // -- listening ------------------------------------------------------------------------------------
 
 // Where an acceptor listens.
-struct Door {
+struct Endpoint {
   std::mutex mutex;              // held during a call of `on_accept`
   Acceptor::OnAccept on_accept;  // empty: the acceptor is gone
 };
 
-// The doors of this process.
-class DoorTable {
+// The endpoints of this process.
+class EndpointTable {
 public:
-  static DoorTable& of_process() {
-    static DoorTable table;
+  static EndpointTable& of_process() {
+    static EndpointTable table;
     return table;
   }
 
   // Returns null if the name is taken.
-  std::shared_ptr<Door> add(const std::string& name, Acceptor::OnAccept on_accept) {
-    const auto door = std::make_shared<Door>();
-    door->on_accept = std::move(on_accept);
+  std::shared_ptr<Endpoint> add(const std::string& name, Acceptor::OnAccept on_accept) {
+    const auto endpoint = std::make_shared<Endpoint>();
+    endpoint->on_accept = std::move(on_accept);
     const std::lock_guard lock(mutex_);
-    return doors_.try_emplace(name, door).second ? door : nullptr;
+    return endpoints_.try_emplace(name, endpoint).second ? endpoint : nullptr;
   }
   void remove(const std::string& name) {
     const std::lock_guard lock(mutex_);
-    doors_.erase(name);
+    endpoints_.erase(name);
   }
   // Returns null if nothing listens there.
-  std::shared_ptr<Door> find(const std::string& name) {
+  std::shared_ptr<Endpoint> find(const std::string& name) {
     const std::lock_guard lock(mutex_);
-    const auto it = doors_.find(name);
-    return it == doors_.end() ? nullptr : it->second;
+    const auto it = endpoints_.find(name);
+    return it == endpoints_.end() ? nullptr : it->second;
   }
 
 private:
   std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<Door>> doors_;
+  std::map<std::string, std::shared_ptr<Endpoint>> endpoints_;
 };
 
 class LoopbackAcceptor final : public Acceptor {
 public:
-  LoopbackAcceptor(std::string name, std::shared_ptr<Door> door)
-      : name_(std::move(name)), door_(std::move(door)) {}
+  LoopbackAcceptor(std::string name, std::shared_ptr<Endpoint> endpoint)
+      : name_(std::move(name)), endpoint_(std::move(endpoint)) {}
   LoopbackAcceptor(const LoopbackAcceptor&) = delete;
   LoopbackAcceptor& operator=(const LoopbackAcceptor&) = delete;
   ~LoopbackAcceptor() override {
-    DoorTable::of_process().remove(name_);
-    const std::lock_guard lock(door_->mutex);
-    door_->on_accept = nullptr;
+    EndpointTable::of_process().remove(name_);
+    const std::lock_guard lock(endpoint_->mutex);
+    endpoint_->on_accept = nullptr;
   }
 
 private:
   const std::string name_;
-  const std::shared_ptr<Door> door_;
+  const std::shared_ptr<Endpoint> endpoint_;
 };
 
 class LoopbackConnector final : public Connector {
@@ -193,19 +189,19 @@ public:
   explicit LoopbackConnector(std::string name) : name_(std::move(name)) {}
 
   Result<std::unique_ptr<Connection>> connect(Duration /*max_wait*/) override {
-    const std::shared_ptr<Door> door = DoorTable::of_process().find(name_);
-    if (door == nullptr) {
+    const std::shared_ptr<Endpoint> endpoint = EndpointTable::of_process().find(name_);
+    if (endpoint == nullptr) {
       return nothing_listens();
     }
-    const std::lock_guard lock(door->mutex);
-    if (!door->on_accept) {
+    const std::lock_guard lock(endpoint->mutex);
+    if (!endpoint->on_accept) {
       return nothing_listens();
     }
     const auto at_connector = std::make_shared<Inbox>();
     const auto at_acceptor = std::make_shared<Inbox>();
     try {
       auto connected = std::make_unique<LoopbackConnection>(at_connector, at_acceptor);
-      door->on_accept(std::make_unique<LoopbackConnection>(at_acceptor, at_connector));
+      endpoint->on_accept(std::make_unique<LoopbackConnection>(at_acceptor, at_connector));
       return std::unique_ptr<Connection>(std::move(connected));
     } catch (const std::system_error&) {
       return Status(Errc::kUnavailable, name_ + ": the system starts no thread for a connection");
@@ -228,11 +224,11 @@ std::unique_ptr<Connector> make_loopback_connector(const std::string& name) {
 
 Result<std::unique_ptr<Acceptor>> listen_loopback(const std::string& name,
                                                   Acceptor::OnAccept on_accept) {
-  std::shared_ptr<Door> door = DoorTable::of_process().add(name, std::move(on_accept));
-  if (door == nullptr) {
+  std::shared_ptr<Endpoint> endpoint = EndpointTable::of_process().add(name, std::move(on_accept));
+  if (endpoint == nullptr) {
     return Status(Errc::kUnavailable, name + ": this process listens there already");
   }
-  return std::unique_ptr<Acceptor>(std::make_unique<LoopbackAcceptor>(name, std::move(door)));
+  return std::unique_ptr<Acceptor>(std::make_unique<LoopbackAcceptor>(name, std::move(endpoint)));
 }
 
 }  // namespace tidemill::transport

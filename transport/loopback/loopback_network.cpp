@@ -11,7 +11,7 @@
 
 #include "base/check.hpp"
 #include "base/random.hpp"
-#include "transport/envelope.hpp"
+#include "transport/frame_size.hpp"
 
 namespace tidemill::transport {
 namespace {
@@ -167,12 +167,7 @@ public:
   }
 
   Status send(const Buffer& frame) override {
-    TIDEMILL_CHECK(frame.resolved()) << to_string(frame.identity());
-    if (frame.size_bytes() > kMaxEnvelopeBytes) {
-      return invalid_argument("connection: a frame of " + std::to_string(frame.size_bytes()) +
-                              " bytes is too large (at most " + std::to_string(kMaxEnvelopeBytes) +
-                              ")");
-    }
+    TIDEMILL_RETURN_IF_ERROR(check_frame_size(frame));
     if (!state_.open.contains(self_)) {
       return {Errc::kUnavailable, "connection: it is closed"};
     }

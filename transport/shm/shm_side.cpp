@@ -10,6 +10,7 @@
 
 #include "base/check.hpp"
 #include "transport/envelope.hpp"
+#include "transport/frame_size.hpp"
 
 namespace tidemill::transport::shm {
 namespace {
@@ -90,12 +91,7 @@ void ShmSide::start(ConnectionListener& listener) {
 }
 
 Status ShmSide::send(const Buffer& frame) {
-  TIDEMILL_CHECK(frame.resolved()) << to_string(frame.identity());
-  if (frame.size_bytes() > kMaxEnvelopeBytes) {
-    return invalid_argument("connection: a frame of " + std::to_string(frame.size_bytes()) +
-                            " bytes is too large (at most " + std::to_string(kMaxEnvelopeBytes) +
-                            ")");
-  }
+  TIDEMILL_RETURN_IF_ERROR(check_frame_size(frame));
   OutgoingFrame outgoing{frame};
   WriteStep step = WriteStep::kFull;
   {

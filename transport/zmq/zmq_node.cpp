@@ -8,7 +8,6 @@
 #include <csignal>
 #include <cstring>
 #include <exception>
-#include <latch>
 #include <optional>
 #include <random>
 #include <span>
@@ -22,6 +21,7 @@
 
 #include <zmq.hpp>
 
+#include "base/thread_limit.hpp"
 #include "transport/zmq/zmq_connection.hpp"
 #include "transport/zmq/zmq_endpoint.hpp"
 
@@ -72,27 +72,9 @@ auto caught(F action) -> decltype(action()) {
   }
 }
 
-// How many threads ZeroMQ starts with the first socket of a context.
-constexpr std::size_t kZmqThreads = 2;
-
-// ZeroMQ ends the process if it cannot start a thread, so this starts as many and ends them.
-// Throws `std::system_error` if they cannot be started.
-void check_threads_of_zmq() {
-  std::latch all_tried(1);
-  std::vector<std::jthread> threads;
-  std::error_code refused;
-  try {
-    while (threads.size() < kZmqThreads) {
-      threads.emplace_back([&all_tried] { all_tried.wait(); });
-    }
-  } catch (const std::system_error& error) {
-    refused = error.code();
-  }
-  all_tried.count_down();
-  if (refused) {
-    throw std::system_error(refused, "cannot start a thread");
-  }
-}
+// How many threads ZeroMQ starts with the first socket of a context. It ends the process if it
+// cannot start them, so they are tried before.
+constexpr int kZmqThreads = 2;
 
 void poll(std::span<zmq::pollitem_t> items, milliseconds timeout) {
   try {
@@ -308,7 +290,7 @@ Result<std::shared_ptr<ZmqNode>> ZmqNode::connect(const std::shared_ptr<zmq::con
     return Status(Errc::kUnavailable, address.status().message());
   }
   return caught([&]() -> Result<std::shared_ptr<ZmqNode>> {
-    check_threads_of_zmq();
+    TIDEMILL_RETURN_IF_ERROR(try_threads(kZmqThreads));
     std::shared_ptr<ZmqNode> node(new ZmqNode(context, ZMQ_DEALER));
     node->sockets_->socket.connect(address.value().endpoint);
     if (const Status status = node->shake_hands(deadline); !status.ok()) {
@@ -366,7 +348,7 @@ Status ZmqNode::shake_hands(TimePoint deadline) {
 
 Result<std::shared_ptr<ZmqNode>> ZmqNode::listen(UniqueFd listener, OnPeer on_peer) {
   return caught([&]() -> Result<std::shared_ptr<ZmqNode>> {
-    check_threads_of_zmq();
+    TIDEMILL_RETURN_IF_ERROR(try_threads(kZmqThreads));
     std::shared_ptr<ZmqNode> node(new ZmqNode(std::make_shared<zmq::context_t>(), ZMQ_ROUTER));
     node->on_peer_ = std::move(on_peer);
     node->sockets_->socket.set(zmq::sockopt::use_fd, listener.get());

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "transport/frame_size.hpp"
 
 namespace tidemill::transport {
 namespace {
@@ -56,12 +57,7 @@ bool ZmqSide::request_work() {
 }
 
 Status ZmqSide::send(const Buffer& frame) {
-  TIDEMILL_CHECK(frame.resolved()) << to_string(frame.identity());
-  if (frame.size_bytes() > kMaxEnvelopeBytes) {
-    return invalid_argument("connection: a frame of " + std::to_string(frame.size_bytes()) +
-                            " bytes is too large (at most " + std::to_string(kMaxEnvelopeBytes) +
-                            ")");
-  }
+  TIDEMILL_RETURN_IF_ERROR(check_frame_size(frame));
   std::unique_lock lock(mutex_);
   if (!open_) {
     return {Errc::kUnavailable, "connection: it is closed"};

@@ -85,7 +85,7 @@ private:
     TIDEMILL_ASSIGN_OR_RETURN(engines->runtime,
                               engines::open_runtime(model.files, runtime_for(start, model, codec)));
     // Has the runtime find its base by its digest: if an adapter is trained, only the first
-    // snapshot of an incarnation has a base.
+    // snapshot of an incarnation has a base. Without one, the first snapshot need not be laid out.
     (void)engines->runtime->initial();
     actors::OpenedDevice opened;
     if (!start.segments.socket.empty()) {

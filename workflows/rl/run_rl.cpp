@@ -507,14 +507,14 @@ Status prepare_files(const PlacementOptions& placement, const RunEnvironment& ru
   const std::int64_t files = kFilesOfTheRun + kFilesPerDevice * placement.rollout.processes +
                              kFilesPerProcess * placement.reward.processes;
   allow_files(files);
-  const bool uses_zmq =
-      (placement.rollout.processes > 0 && placement.rollout.transport == TransportChoice::kZmq) ||
-      (placement.reward.processes > 0 && placement.reward.transport == TransportChoice::kZmq);
+  const auto uses_zmq = [](const auto& role) {
+    return role.processes > 0 && role.transport == TransportChoice::kZmq;
+  };
   Status enough = check_files(
       files,
       "placement: " + std::to_string(placement.rollout.processes + placement.reward.processes) +
           " processes and the run");
-  if (uses_zmq || enough.ok()) {
+  if (enough.ok() || uses_zmq(placement.rollout) || uses_zmq(placement.reward)) {
     return enough;
   }
   run.log(enough.message());
@@ -523,13 +523,12 @@ Status prepare_files(const PlacementOptions& placement, const RunEnvironment& ru
 
 // Divides the cores among the processes of the run.
 CorePlan plan_cores(const PlacementOptions& placement, const RunEnvironment& run) {
-  const std::int32_t rollout = child_processes(placement.rollout);
-  const std::int32_t reward = child_processes(placement.reward);
-  if (rollout + reward == 0) {
+  if (child_processes(placement) == 0) {
     return {};
   }
   const CoreList usable = usable_core_list();
-  CorePlan plan = divide_cores(usable, rollout, reward);
+  CorePlan plan =
+      divide_cores(usable, child_processes(placement.rollout), child_processes(placement.reward));
   run.inform("cores: " + (plan.owner.empty() ? to_text(usable) + " for all processes: there are " +
                                                    "more processes than cores"
                                              : to_text(plan)));
@@ -589,9 +588,7 @@ Status open_places(const RlOptions& options, const RunEnvironment& run, RlRun& o
     TIDEMILL_ASSIGN_OR_RETURN(opened.weights_port, start_port("weights"));
   }
   if (has_processes(options.placement)) {
-    const bool has_children =
-        child_processes(options.placement.rollout) + child_processes(options.placement.reward) > 0;
-    if (has_children && !run.worker_program.has_value()) {
+    if (child_processes(options.placement) > 0 && !run.worker_program.has_value()) {
       return invalid_argument(
           "placement: this program cannot start processes; with `processes: 0`, the process of the "
           "run does everything, and with `transport: loopback` its threads do");
