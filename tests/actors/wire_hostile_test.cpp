@@ -220,7 +220,8 @@ TEST(WireHostile, ATensorWhoseFieldsDoNotFitTogetherIsRefused) {
       {{std::int64_t{1} << 32, std::int64_t{1} << 32, 4}, 0, "type and shape do not fit together"},
   };
   for (const auto& [shape, length, fault] : cases) {
-    const Buffer body = with_tensor([&](auto tensor) { set_shape(tensor, shape, length); });
+    const Buffer body = with_tensor(
+        [&shape = shape, length = length](auto tensor) { set_shape(tensor, shape, length); });
     if (fault.empty()) {
       EXPECT_TRUE(from_wire<engines::Snapshot>(body).ok()) << length;
     } else {

@@ -206,7 +206,7 @@ void serve_to_reader(InputReader input) {
     if (!reader.ok()) {
       require_refusal(reader.status(), path.native());
     } else {
-      for (const std::uint64_t length : {4096, 1}) {
+      for (const std::uint64_t length : {std::uint64_t{4096}, std::uint64_t{1}}) {
         resolve(*reader.value(), {reader.value()->pool(), 1, 1, 0, length, DType::kU8});
       }
     }

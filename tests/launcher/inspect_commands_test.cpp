@@ -335,7 +335,7 @@ TEST_F(InspectTest, SamplesAreChosenByStepGroupAndReward) {
   add(1, 1, 4, 0.75);
   add(2, 2, 5, 1.0);
   write_samples("runs/a/samples.jsonl", samples);
-  const auto chosen = [this](std::vector<std::string> more) {
+  const auto chosen = [](std::vector<std::string> more) {
     std::vector<std::string> words{"show", "a", "--samples", "--json"};
     words.insert(words.end(), more.begin(), more.end());
     std::vector<int> numbers;

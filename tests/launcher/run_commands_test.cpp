@@ -142,7 +142,7 @@ TEST_F(RunTest, ADryRunOfAServerSaysWhatItsJobsMayTake) {
 }
 
 TEST_F(RunTest, RowsAreKeptForTrainingOnlyOnPolicy) {
-  const auto memory = [this](const std::vector<std::string>& more) {
+  const auto memory = [](const std::vector<std::string>& more) {
     std::vector<std::string> words{"run", "small.yaml", "--dry-run", "--json"};
     words.insert(words.end(), more.begin(), more.end());
     const Outcome outcome = run(words);

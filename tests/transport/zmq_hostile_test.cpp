@@ -341,7 +341,7 @@ TEST(ZmqHostile, AListenerMayNotReplyWhatItLikes) {
       {{"\3\3"}, "the listening process has no thread left for a connection"},
   };
   for (const auto& [reply, reason] : rows) {
-    std::thread listener([&] {
+    std::thread listener([&hostile, &reply = reply] {
       Parts parts{hostile.receive()[0]};
       parts.insert(parts.end(), reply.begin(), reply.end());
       hostile.send(parts);

@@ -37,6 +37,7 @@ struct Workspace {
   float* weight_sums;
   typename Kind::Left* q;
 
+  /// Lays out the memory at `scratch`. If `scratch` is null, only `size` may be called.
   Workspace(const AttentionJob& job, float* scratch) {
     const std::int64_t page = job.layout.page_tokens;
     const std::int64_t first = visible(job.window, job.first_position).first / page * page;
@@ -46,10 +47,13 @@ struct Workspace {
     origin = round_down(first);
     // Stores of whole vectors may start at any position of the last page.
     columns = round_up(end - origin) + kLanes;
+    const auto at = [scratch](std::int64_t offset) {
+      return scratch != nullptr ? scratch + offset : nullptr;
+    };
     scores = scratch;
-    sums = scores + rows * columns;
-    weight_sums = sums + rows * width;
-    q = reinterpret_cast<typename Kind::Left*>(weight_sums + round_up(rows));
+    sums = at(rows * columns);
+    weight_sums = at(rows * (columns + width));
+    q = reinterpret_cast<typename Kind::Left*>(at(rows * (columns + width) + round_up(rows)));
   }
   // Returns the floats of scratch for the kind that needs the most.
   [[nodiscard]] std::int64_t size() const { return rows * (2 * width + columns) + round_up(rows); }

@@ -65,7 +65,7 @@ struct BackwardWorkspace {
     columns = round_up(in.job.first_position + in.job.tokens - origin, Kind::kColumnStep);
     const std::int64_t rows = round_up(in.tile_tokens * in.job.ratio, Kind::kRowStep);
     const auto take = [&]<class T>(T*& part, std::int64_t count) {
-      part = reinterpret_cast<T*>(scratch + size);
+      part = scratch != nullptr ? reinterpret_cast<T*>(scratch + size) : nullptr;
       size += count;
     };
     take(transposed_keys, columns * feature_units);

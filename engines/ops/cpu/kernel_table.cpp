@@ -6,7 +6,7 @@
 namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
 namespace {
 
-#if defined(__AMX_BF16__)
+#if defined(__AMX_BF16__) || defined(__AMXBF16__)  // GCC's name and that of older clang
 
 KernelTable make_table() noexcept {
   KernelTable table = isa_avx512_bf16::kernels();

@@ -33,7 +33,7 @@ void add_cases(const std::string& path, std::vector<Named>& out) {
           nlohmann::json{{"type", "Replace"}, {"pattern", {{"String", "ab"}}}, {"content", "c"}}}) {
       nlohmann::json definition = given;
       if (!step.is_null()) {
-        nlohmann::json steps{step};
+        nlohmann::json steps = nlohmann::json::array({step});
         if (definition.contains("normalizer") && !definition["normalizer"].is_null()) {
           steps.push_back(definition["normalizer"]);
         }
