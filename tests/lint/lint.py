@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""Checks the sources without running them: form, headers, a second compiler, clang-tidy.
+"""Checks the sources without running them: form, headers, clang-tidy.
 
 Usage: lint.py CHECK ROOT BUILD
 
   files    first line, include guard, length, file names, marks of unfinished work
   format   clang-format
-  headers  every header compiles alone; `clang` shows it for those that a source includes first
-  clang    every source but those of tests passes clang++ (syntax only); fuzz targets are no tests
+  headers  every header but those of tests compiles alone
   tidy     clang-tidy on sources changed since the main branch (TIDEMILL_LINT_BASE names another base)
 
 Exits with 1 if it has a finding, and with 77 if a tool is missing, which ctest reports as skipped.
@@ -93,20 +92,9 @@ def check_format(root, _build):
                     for path in sources(root)], root)
 
 
-def is_first_include(header, source):
-    """Returns whether `source` includes `header` before anything else, which shows that it compiles alone."""
-    if not source.exists():
-        return False
-    first = re.search(r"^#include (.*)$", source.read_text(), re.MULTILINE)
-    return first is not None and first[1] == f'"{header}"'
-
-
 def check_headers(root, build):
     headers = [path.relative_to(root) for path in sources(root)
                if path.suffix == ".hpp" and path.relative_to(root).parts[0] != "tests"]
-    if shutil.which("clang++-14"):  # the check `clang` compiles the sources
-        headers = [header for header in headers
-                   if not is_first_include(header, (root / header).with_suffix(".cpp"))]
     with tempfile.TemporaryDirectory() as installed:
         # The examples include the headers as they are installed. The build holds the generated ones.
         pathlib.Path(installed, "tidemill").symlink_to(root)
@@ -145,21 +133,6 @@ def compile_commands(build):
     return commands
 
 
-def check_clang(root, build):
-    program = tool("clang++")
-
-    def chosen(source):
-        path = pathlib.Path(source)
-        if path.is_relative_to(root / "tests"):
-            return path.is_relative_to(root / "tests/fuzz")
-        return path.is_relative_to(root) and not path.is_relative_to(build)
-
-    # Each source alone and without precompiled headers, so that the header that it includes first
-    # proves that it compiles alone.
-    return run_all([(os.path.relpath(source, root), [program, "-fsyntax-only", *flags, source], None)
-                    for source, flags in sorted(compile_commands(build).items()) if chosen(source)], root)
-
-
 def changed_files(root):
     """Returns the names of files changed since the base, or ends the check as skipped."""
     def git(*words):
@@ -192,7 +165,7 @@ def check_tidy(root, build):
 
 
 CHECKS = {"files": check_files, "format": check_format, "headers": check_headers,
-          "clang": check_clang, "tidy": check_tidy}
+          "tidy": check_tidy}
 
 
 def main():
