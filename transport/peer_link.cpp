@@ -114,7 +114,7 @@ void PeerLink::Impl::advance() {
   std::unique_lock lock(mutex_);
   session_.advance(clock_.now());
   note_silence(clock_.now());
-  if (wake_at_ <= clock_.now()) {
+  if (wake_at_ <= clock_.now() && session_.state() != PeerSession::State::kEnded) {
     wake_at_ = TimePoint::max();
     events_.emplace_back(Room{});
   }

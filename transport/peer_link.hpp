@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages between this process and others. A link is a session with one other process, the
-// connection that it uses now, and the next one after that breaks.
+// Messages between this process and others. A link is a session with one other process and its
+// current connection, which is replaced when it breaks.
 //
 // One of the two processes has a connector and opens connections. The other one accepts them. Links
 // have no thread: their connections call them, and so does a program that calls `advance` in time,
@@ -27,8 +27,8 @@ namespace tidemill::transport {
 /// A call may use the link, but not destroy it. It must return well within
 /// `PeerSessionOptions::max_silence`: meanwhile nothing is read from the connection, which then
 /// counts as silent.
-/// Threads: one call at a time, from any thread that calls `PeerLink::end`, `PeerLinks::advance` or
-/// one of the connections.
+/// Threads: one call at a time, on a connection's thread or on a thread that is in `PeerLink::end`
+/// or `PeerLinks::advance`.
 class PeerLinkListener {
 public:
   PeerLinkListener() = default;
@@ -49,7 +49,7 @@ public:
   virtual void on_silence(Duration /*lasted*/) {}
   /// After `on_silence`: something has arrived again, after `lasted`.
   virtual void on_heard(Duration /*lasted*/) {}
-  /// The session has ended. The last call.
+  /// The session has ended. Called once. No call follows.
   virtual void on_ended(const Status& reason) = 0;
 };
 
@@ -58,14 +58,16 @@ struct PeerLinkOptions {
   PeerSessionOptions session;
   /// Opens connections. Outlives the link. Null: the peer opens them.
   Connector* connector = nullptr;
-  Duration connect_wait = std::chrono::seconds(1);  // for one attempt
+  /// How long one attempt may take. Meanwhile `PeerLinks::advance` does not return, so the other
+  /// links of the process wait.
+  Duration connect_wait = std::chrono::seconds(1);
   /// The pause after a failed attempt or a broken connection. Doubles with each until something
-  /// arrives, up to `max_pause`.
+  /// arrives, up to `max_pause`. Positive, and at most `max_pause`.
   Duration first_pause = std::chrono::milliseconds(10);
   Duration max_pause = std::chrono::seconds(1);
-  /// How long a peer that was heard before may be silent until the listener is told. Time in which
-  /// `PeerLinks::advance` was not called, though it was due, does not count: this process was
-  /// stopped, or too busy to hear its peer.
+  /// How long a peer that was heard before may be silent until the listener is told. If
+  /// `PeerLinks::advance` is called more than a second late, the measurement restarts: this process
+  /// was stopped, or too busy to hear its peer.
   Duration tell_silence_after = std::chrono::seconds(5);
 };
 
@@ -114,7 +116,7 @@ private:
   std::unique_ptr<Impl> impl_;
 };
 
-/// The links of a process. It must outlive them.
+/// The links of a process. `PeerLinks` must outlive its links.
 ///
 /// Threads: safe to call concurrently, except `advance`: one call at a time.
 class PeerLinks {

@@ -9,8 +9,8 @@
 // receiver takes only the message with the next number. It ignores all others, so no message is
 // delivered twice or out of order. Every frame that it sends acknowledges the last message that it
 // took. A connection carries frames in order, so the sender sends messages again only on a new
-// connection. A session gives a connection up if a message is missing, or if the peer acknowledges
-// nothing for a while.
+// connection. A session gives a connection up if a message is missing, if nothing arrives for
+// `max_silence`, or if messages were sent and the peer acknowledges none for `max_unacknowledged`.
 // All of this holds for one incarnation of a run.
 //
 // The receiver limits what the sender may send by credit, which counts bytes. A message uses the
@@ -18,9 +18,9 @@
 // releases a message. Frames without a message use none, so acknowledgements never wait for credit.
 //
 // States: a session begins as kDisconnected. `connect` makes it kConnected. `disconnect`, `receive`
-// if a message is missing, or `advance` after a silence make it kDisconnected again. `advance` ends
-// a session that has received nothing for `max_unreachable`, and `end` ends it at once; a session
-// that has ended stays so.
+// if a message is missing, or `advance` after such a time make it kDisconnected again. `advance`
+// ends a session that has received nothing for `max_unreachable`, and `end` ends it at once; a
+// session that has ended stays so.
 #pragma once
 
 #include <cstddef>
@@ -47,16 +47,16 @@ inline constexpr std::uint64_t kMessageOverheadBytes = kMaxHeaderBytes + 256;
 
 /// Options of a session. Give both sides the same values, except for `self` and `peer`: the peer
 /// refuses frames of another run or incarnation and bodies above its own `max_body_bytes`, and
-/// gives up a connection if the heartbeats are rarer than its `max_silence`. Durations are at most
-/// a day and, unless they say otherwise, positive.
+/// gives up a connection if the heartbeats are rarer than its `max_silence`. Durations that end a
+/// session may differ. Durations are at most a day and, unless they say otherwise, positive.
 struct PeerSessionOptions {
   std::uint64_t run = 0;
   std::uint32_t incarnation = 0;
   std::uint32_t self = 0;  // the number of this process; see `Envelope::sender`
   std::uint32_t peer = 0;  // the number of the other one
   /// How long an acknowledgement or returned credit may wait for a message to carry it. If there is
-  /// none, it then gets a frame of its own. It does not wait if it is a large part of
-  /// `receive_bytes`. May be zero.
+  /// none, it then gets a frame of its own. It does not wait if it is an eighth of `receive_bytes`.
+  /// Less than `max_unacknowledged`. May be zero.
   Duration acknowledge_within = std::chrono::milliseconds(1);
   /// A connected session sends a frame at least this often.
   Duration heartbeat = std::chrono::milliseconds(250);
@@ -120,8 +120,8 @@ struct PeerSessionCounts {
 ///
 /// The owner calls `advance` at `next_event()` at the latest. After every call it takes frames,
 /// messages and failures, and closes the connection if the session is no longer connected. A
-/// program must not keep a message unreleased until it can `send`: two programs that do can wait
-/// for each other forever.
+/// program must not wait for `send` to succeed before it releases a message: two programs that do
+/// can deadlock.
 ///
 /// Threads: one call at a time.
 class PeerSession {

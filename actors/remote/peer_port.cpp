@@ -258,7 +258,7 @@ void PeerPort::send(Waiting message, std::unique_lock<std::mutex> lock) {
     ++num_ending_;
     lock.unlock();  // the link calls `on_ended`
     const std::string reason =
-        "the process reads none of " + std::to_string(kMaxWaitingBytes) + " bytes that wait for it";
+        "more than " + std::to_string(kMaxWaitingBytes) + " bytes are waiting for the process";
     if (link != nullptr) {
       link->end(reason);
     } else {

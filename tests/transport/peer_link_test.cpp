@@ -61,7 +61,10 @@ public:
     EXPECT_EQ(ended_, 0) << "a failure after the end";
     failures_.push_back(failed);
   }
-  void on_room() override { ++rooms_; }
+  void on_room() override {
+    EXPECT_EQ(ended_, 0) << "room after the end";
+    ++rooms_;
+  }
   void on_silence(Duration lasted) override { silences_.push_back(lasted); }
   void on_heard(Duration lasted) override { heard_.push_back(lasted); }
   void on_ended(const Status& reason) override {
@@ -246,7 +249,9 @@ TEST_F(PeerLinkTest, EndsIfThePeerStaysUnreachable) {
   EXPECT_EQ(at_worker_.failures_[0].reason.code(), Errc::kUnavailable);
   EXPECT_EQ(worker_->send(message_of(2)).status().code(), Errc::kUnavailable);
   const int attempts = attempts_;
+  worker_->wake_at(clock_.now() + seconds(1));
   wait(seconds(60));
+  worker_links_->advance();
   EXPECT_EQ(attempts_, attempts);  // an ended link opens no connection
   EXPECT_EQ(at_worker_.ended_, 1);
 }

@@ -326,9 +326,10 @@ TEST_F(SegmentsTest, ReadersAreBounded) {
   for (std::uint32_t i = 0; i < kMaxSegmentReaders; ++i) {
     add(i);
   }
-  EXPECT_EQ(pool_->add_reader({99, token_of(99), 1}).code(), Errc::kResourceExhausted);
+  EXPECT_EQ(pool_->add_reader({kMaxSegmentReaders, token_of(99), 1}).code(),
+            Errc::kResourceExhausted);
   pool_->drop_reader(5);
-  EXPECT_TRUE(pool_->add_reader({99, token_of(99), 1}).ok());
+  EXPECT_TRUE(pool_->add_reader({kMaxSegmentReaders, token_of(99), 1}).ok());
 }
 
 // A reader in the place of an earlier one does not inherit its loans.

@@ -11,8 +11,8 @@
 namespace tidemill::transport {
 
 /// Returns a connector to a name at which this process listens, or will. Its connections may
-/// outlive it. Each side of a connection has a thread, which calls its listener. A connection fails
-/// with `kUnavailable` if the system starts no thread for it.
+/// outlive it. Each side of a connection has a thread, which calls its listener. `connect` does not
+/// wait, and fails with `kUnavailable` if such a thread cannot be created.
 [[nodiscard]] std::unique_ptr<Connector> make_loopback_connector(const std::string& name);
 
 /// Listens at a name, which is known in this process only. The thread that connects calls

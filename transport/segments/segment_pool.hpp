@@ -42,7 +42,7 @@ namespace tidemill::transport {
 class SegmentStore;
 
 /// The number of readers that a pool has at most.
-inline constexpr std::size_t kMaxSegmentReaders = 64;
+inline constexpr std::size_t kMaxSegmentReaders = 128;
 
 /// The size and division of a pool. Units: bytes.
 struct SegmentPoolOptions {
@@ -103,8 +103,8 @@ public:
   ~SegmentPool() override;
 
   /// Returns a buffer that starts on a cache line. Its bytes are undefined.
-  /// Errors: `kResourceExhausted` naming the sizes, if `max_bytes` would be exceeded, or the system
-  /// has no memory or no descriptor left.
+  /// Errors: `kResourceExhausted` naming the sizes, if `max_bytes` would be exceeded, the pool has
+  /// `kMaxSegments` segments, or the system has no memory or no descriptor left.
   [[nodiscard]] Result<UnwrittenBuffer> allocate_unwritten(std::size_t size, DType dtype) override;
 
   /// Allows a process to read. It may connect once.
@@ -126,10 +126,10 @@ public:
   /// or was dropped. Requires that the reader has not learned of the loan.
   void take_back(const Buffer& buffer, std::uint32_t reader);
 
-  /// Calls `callback` once, when a buffer of `size` bytes can be allocated, or if it never can. The
-  /// call comes from this call or from the thread that has made the room, and several callbacks may
-  /// be called for the same room. A callback must neither block nor destroy the pool. Only
-  /// `max_bytes` counts: if an allocation fails all the same, the system has no memory left.
+  /// Calls `callback` once: when `size` bytes fit within `max_bytes` and `kMaxSegments`, or
+  /// immediately if they never will. The call comes from this call or from the thread that has made
+  /// the room, and several callbacks may be called for the same room. A callback must neither block
+  /// nor destroy the pool. The allocation may still fail if the system lacks memory or descriptors.
   void when_room(std::uint64_t size, Callback callback);
   /// Calls `callback` once, when lending `buffer` to `reader` does not fail with
   /// `kResourceExhausted`, for example because the reader has hung up. Keeps the buffer until then.

@@ -22,7 +22,7 @@ namespace tidemill::transport {
 /// The maximum number of connections that an acceptor has accepted and the program has not
 /// destroyed. It refuses more, and those for which it has no thread. The error of the connector
 /// says which.
-inline constexpr std::size_t kMaxZmqConnections = 64;
+inline constexpr std::size_t kMaxZmqConnections = 128;
 
 /// Returns a connector to an endpoint, which need not exist yet. Its connections may outlive it.
 /// Each connection has two threads, one of which calls its listener.
