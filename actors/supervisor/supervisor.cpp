@@ -381,9 +381,10 @@ caf::result<WorkerStatus> add_worker(Self self, const std::string& kind) {
     return to_caf_error({Errc::kNotFound, "this run has no workers of kind " + kind});
   }
   if (state.table.workers().size() >= state.deps.max_workers) {
-    return to_caf_error(
-        {Errc::kResourceExhausted,
-         "the run has " + std::to_string(state.deps.max_workers) + " workers, the maximum"});
+    const std::string why =
+        "the run has " + std::to_string(state.deps.max_workers) + " workers, the maximum";
+    state.deps.log("no " + kind + " worker was added: " + why);
+    return to_caf_error({Errc::kResourceExhausted, why});
   }
   const std::uint32_t number = next_number(state, kind);
   auto spec = state.parts.make_worker(kind, number);

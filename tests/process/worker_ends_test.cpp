@@ -112,6 +112,38 @@ TEST_F(WorkerEndsTest, AProcessThatNeverStartsIsGivenUpWithItsLastWords) {
               MatchesRegex("(20[0-9T:-]* reward process 0: [^\n]*\n)+"));
 }
 
+// The same, but another process of the role serves the run.
+TEST_F(WorkerEndsTest, AProcessThatNeverStartsIsLeftOutWhileAnotherOneServes) {
+  folder_.write("run.yaml",
+                small_rl_run(kRun, std::string(kLongRun) +
+                                       "placement: {reward: {processes: 2, workers: 4}}\n"));
+  ProgramRun run(folder_.path(), tidemill({"run", "run.yaml"}));
+  ASSERT_TRUE(wait_until([&] { return workers_of(run, "reward").size() == 2; }, kHang));
+  ASSERT_TRUE(run.wait_for_error_text("     1 "));
+  const std::string configuration = read_file(run_folder() / "run.yaml");
+  std::ofstream(run_folder() / "run.yaml") << "nothing: 1\n";
+  ::kill(workers_of(run, "reward")[0], SIGKILL);
+  ASSERT_TRUE(run.wait_for_error_text("the run goes on without this process"));
+  EXPECT_EQ(workers_of(run, "reward").size(), 1U);
+  std::ofstream(run_folder() / "run.yaml") << configuration;
+  const auto scaled = folder_.run({"scale", kRun, "reward=2"});
+  ASSERT_TRUE(scaled.has_value() && scaled->code == 0);
+  const auto connected = [&] {
+    const auto shown = folder_.run({"top", kRun, "--json"});
+    const std::string text = shown.has_value() ? shown->out : "";
+    const std::string sign = "\"connection\":\"connected\"";
+    const std::size_t first = text.find(sign);
+    return first != std::string::npos && text.find(sign, first + 1) != std::string::npos;
+  };
+  EXPECT_TRUE(wait_until(connected, kHang));
+  run.send(SIGINT);
+  const auto ended = run.finish();
+  ASSERT_TRUE(ended.has_value()) << "hangs";
+  EXPECT_EQ(ended->code, 0) << ended->describe();
+  EXPECT_THAT(ended->err, HasSubstr("has failed to start 3 times in a row: exit status 2"));
+  EXPECT_THAT(ended->err, Not(HasSubstr("restarting from the last commit")));
+}
+
 TEST_F(WorkerEndsTest, AProcessThatIsStoppedIsNamedOnceAndOnceMoreWhenItGoesOn) {
   folder_.write("run.yaml", small_rl_run(kRun, std::string(kLongRun) + kPlacement));
   ProgramRun run(folder_.path(), tidemill({"run", "run.yaml"}));

@@ -2,7 +2,9 @@
 // The processes of a role. Each index below their number has a process once a worker needs it.
 // States of a process:
 //   running   Its workers start. It ends: the next worker that needs the index starts another one.
-//             It ends too often in a row before it is ready: its workers fail the run.
+//             It ends too often in a row before it is ready: it is given up.
+//   given up  No worker is placed in it until the number is set again. If no other process of the
+//             role is running, its workers fail the run instead.
 //   retiring  The number has become smaller. It takes no worker. Its last one ends: it is no longer
 //             running, and ends too, which may take a while. Meanwhile the index may have another.
 #include "workflows/processes/worker_processes.hpp"
@@ -10,9 +12,12 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <utility>
 
 #include <caf/all.hpp>
@@ -30,6 +35,7 @@ using namespace tidemill::actors;  // NOLINT(google-build-using-namespace): this
 // One start of a process. Callbacks about its end share it.
 struct Process {
   std::string name;
+  std::uint32_t index = 0;
   WorkerProcessAddress address;
   std::shared_ptr<PeerPort> port;
   WorkerGateActor gate;
@@ -59,8 +65,10 @@ std::uint32_t early_ends_with(const Process& process) {
 constexpr Duration kMaxTrouble = std::chrono::seconds(10);
 
 // Returns the failure with which the workers of a process that is lost end. It would repeat if the
-// process has ended too often before it was ready, or could not reach the run.
-Status end_of_workers(const ProcessHub& hub, const Process& process, const Status& why) {
+// process could not reach the run, or has ended too often before it was ready and `give_up` says
+// that the run needs it.
+Status end_of_workers(const ProcessHub& hub, const Process& process, const Status& why,
+                      const std::function<bool(const std::string& reason)>& give_up) {
   const std::uint32_t early_ends = early_ends_with(process);
   if (early_ends == 0 || (why.code() != Errc::kUnavailable && why.code() != Errc::kTimeout)) {
     return why;
@@ -78,8 +86,9 @@ Status end_of_workers(const ProcessHub& hub, const Process& process, const Statu
   if (const std::string context = process.name + ": "; reason.starts_with(context)) {
     reason.erase(0, context.size());
   }
-  return {Errc::kResourceExhausted, process.name + ": has failed to start " +
-                                        std::to_string(early_ends) + " times in a row: " + reason};
+  reason = process.name + ": has failed to start " + std::to_string(early_ends) +
+           " times in a row: " + reason;
+  return {give_up(reason) ? Errc::kUnavailable : Errc::kResourceExhausted, reason};
 }
 
 // Returns how the process has ended, in words.
@@ -154,7 +163,12 @@ public:
   void scale(std::uint32_t processes, const SupervisorActor& supervisor) override {
     const std::lock_guard lock(mutex_);
     const std::uint32_t before = std::exchange(count_, processes);
-    for (std::uint32_t i = before * workers_each(); i < processes * workers_each(); ++i) {
+    std::uint32_t more = processes > before ? processes - before : 0;
+    for (const std::uint32_t index : std::exchange(given_up_, {})) {
+      processes_.at(index)->lost = false;  // its failures no longer count
+      more += index < processes ? 1 : 0;
+    }
+    for (std::uint32_t i = 0; i < more * workers_each(); ++i) {
       caf::anon_send(supervisor, atom::add_v, options_.role);
     }
     for (auto placed = placed_.begin(); placed != placed_.end();) {
@@ -197,6 +211,9 @@ private:
     for (const auto& [number, index] : placed_) {
       ++workers[index];
     }
+    for (const std::uint32_t index : given_up_) {
+      workers[index] = std::numeric_limits<std::uint32_t>::max();
+    }
     const auto fewest = std::min_element(workers.begin(), workers.end());
     return placed_[worker] = static_cast<std::uint32_t>(fewest - workers.begin());
   }
@@ -211,6 +228,46 @@ private:
       placed_.erase(worker.number);
       caf::anon_send(supervisor, atom::remove_v, worker.name);
     }
+  }
+
+  // Leaves a process out of the run, with its workers, which must not be placed again. Returns
+  // false if no other process of the role is running.
+  bool give_up(const Process& process) {
+    const std::lock_guard lock(mutex_);
+    const bool needed = std::ranges::none_of(processes_, [&](const auto& entry) {
+      return entry.first != process.index && entry.first < count_ && entry.second->running;
+    });
+    const SupervisorActor supervisor =
+        options_.table != nullptr ? options_.table->supervisor() : SupervisorActor{};
+    if (needed || !supervisor || process.index >= count_) {
+      return false;
+    }
+    given_up_.insert(process.index);
+    for (auto placed = placed_.begin(); placed != placed_.end();) {
+      if (placed->second != process.index) {
+        ++placed;
+        continue;
+      }
+      caf::anon_send(supervisor, atom::remove_v, worker_name(placed->first));
+      placed = placed_.erase(placed);
+    }
+    return true;
+  }
+
+  // Returns what chooses the failure with which the workers of the process end.
+  std::function<Status(const Status&)> end_reason(const ProcessPtr& process) {
+    return [weak = weak_from_this(), &hub = hub_, process](const Status& why) {
+      return end_of_workers(hub, *process, why, [&](const std::string& reason) {
+        const auto self = weak.lock();
+        if (self == nullptr || !self->give_up(*process)) {
+          return false;
+        }
+        if (self->options_.log) {
+          self->options_.log(reason + "; the run goes on without this process");
+        }
+        return true;
+      });
+    };
   }
 
   [[nodiscard]] std::uint32_t workers_each() const {
@@ -255,6 +312,7 @@ private:
     report.workers = process.workers;
     report.link = process.port->status();
     report.queued_bytes = process.port->waiting_bytes();
+    report.waiting_workers = process.waits->num_waiting();
     if (const auto wait = process.waits->longest(); wait.has_value()) {
       report.waiting_for = wait->reason.empty() ? "rows" : wait->reason;
       report.waiting = hub_.clock().now() - wait->since;
@@ -271,6 +329,7 @@ private:
   Result<ProcessPtr> open(std::uint32_t index, const ProcessPtr& before) {
     auto process = std::make_shared<Process>();
     process->name = process_name(index);
+    process->index = index;
     process->starts = before == nullptr ? 1 : before->starts + 1;
     process->early_ends = before == nullptr ? 0 : early_ends_with(*before);
     process->port = std::make_shared<PeerPort>(
@@ -290,9 +349,7 @@ private:
     deps.on_ready = [process] { process->ready = true; };
     deps.on_end = [&hub = hub_, process](const Status& /*why*/) { on_lost(hub, *process); };
     if (!options_.devices.has_value()) {  // otherwise the workers end with the device
-      deps.end_reason = [&hub = hub_, process](const Status& why) {
-        return end_of_workers(hub, *process, why);
-      };
+      deps.end_reason = end_reason(process);
     }
     process->gate = spawn_worker_gate(system_, std::move(deps));
     options_.ends->add(process->gate);
@@ -374,9 +431,7 @@ private:
       process->port->close(why.message());
       on_lost(hub, *process);
     };
-    deps.end_reason = [&hub = hub_, process](const Status& why) {
-      return end_of_workers(hub, *process, why);
-    };
+    deps.end_reason = end_reason(process);
     process->device = spawn_remote_device(system_, std::move(deps));
     options_.ends->add(process->device);
     process->starter = process->device;
@@ -391,6 +446,7 @@ private:
   std::mutex mutex_;  // of all below
   std::uint32_t count_;
   std::map<std::uint32_t, ProcessPtr> processes_;  // by index
+  std::set<std::uint32_t> given_up_;               // indices
   std::map<std::uint32_t, std::uint32_t> placed_;  // indices of processes, by worker
 };
 

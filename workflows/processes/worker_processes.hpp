@@ -36,9 +36,11 @@ struct WorkerProcessesOptions {
   std::uint32_t processes = 1;  // at the start of the run
   std::uint32_t workers = 1;    // in all of them
   TransportChoice transport = TransportChoice::kAuto;
-  std::function<void(const std::string&)> log;  // takes the lines of the workers
-  std::vector<CoreList> cores = {};             // by process; empty: those of the run
-  std::shared_ptr<ProcessTable> table = {};     // has the role; may be null
+  /// The log of the run. Takes lines of the workers, and lines about the processes.
+  std::function<void(const std::string&)> log;
+  /// By process. One without cores of its own shares those of the process of the run.
+  std::vector<CoreList> cores = {};
+  std::shared_ptr<ProcessTable> table = {};  // has the role; may be null
   /// Gets the actors that use the hub and `ProcessDevices::work`, which both outlive them.
   std::shared_ptr<ActorEnds> ends = std::make_shared<ActorEnds>();
   std::optional<ProcessDevices> devices = {};  // absent: the processes have no devices
@@ -46,12 +48,13 @@ struct WorkerProcessesOptions {
 
 /// Returns a factory of workers, each in one of the role's processes. The actor of a worker is a
 /// remote worker. A process is started for the first worker that needs it. When a process ends, its
-/// remote workers end with the reason, and the next worker that needs it starts another one. If a
-/// process ends three times in a row before one of its workers has run, its remote workers end with
-/// `kResourceExhausted`, which ends the run.
+/// remote workers end with the reason, and the next worker placed in it starts a replacement. A
+/// process that ends three times in a row before one of its workers has run is given up: its
+/// workers leave the run, until the number of processes is set again. If no other process of the
+/// role is running, the workers end with `kResourceExhausted` instead, which ends the run.
 ///
-/// The processes are ended, without a wait, when the last copy of the factory and of the specs that
-/// it has made is destroyed. `system` and `hub` must outlive these copies and the actors of
+/// Destroying the last copy of the factory and of the specs that it has made ends the processes. It
+/// does not wait for them. `system` and `hub` must outlive these copies and the actors of
 /// `WorkerProcessesOptions::ends`.
 [[nodiscard]] WorkerFactory remote_worker_factory(caf::actor_system& system, ProcessHub& hub,
                                                   const WorkerProcessesOptions& options,
