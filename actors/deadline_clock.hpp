@@ -21,8 +21,8 @@ namespace tidemill::actors {
 
 /// Sends actors their timeouts and delayed messages.
 ///
-/// CAF 0.17's own clock looks through all timeouts of an actor, in its thread, whenever one is
-/// cancelled. An actor with thousands of requests in flight then spends most of its time on
+/// CAF 0.17's own clock scans all timeouts of an actor, on the thread of the clock, for each
+/// cancellation. An actor with thousands of requests in flight then spends most of its time on
 /// deadlines that never pass.
 ///
 /// Threads: safe to call concurrently; `run` is called by one thread.
@@ -87,8 +87,9 @@ private:
   bool stopping_ = false;
 };
 
-/// Lets the actor system that is made of this configuration use a `DeadlineClock`. Its scheduler
-/// shares one queue of messages (`sharing`), whatever the configuration says.
+/// Makes actor systems that are constructed from `config` use a `DeadlineClock`. They then have
+/// CAF's work-sharing scheduler, with one queue of actors that can run, whatever
+/// `scheduler.policy` says.
 void use_deadline_clock(caf::actor_system_config& config);
 
 }  // namespace tidemill::actors

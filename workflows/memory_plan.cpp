@@ -44,8 +44,14 @@ std::string parts_of(const MemoryPlan& plan) {
   if (plan.best_bytes > 0) {
     text += ", best weights " + mebibytes(plan.best_bytes);
   }
-  if (plan.processes_bytes > 0) {
-    text += ", other processes " + mebibytes(plan.processes_bytes);
+  if (plan.processes.rollout_bytes > 0) {
+    text += ", rollout processes " + mebibytes(plan.processes.rollout_bytes);
+  }
+  if (plan.processes.reward_bytes > 0) {
+    text += ", reward processes " + mebibytes(plan.processes.reward_bytes);
+  }
+  if (plan.processes.shared_bytes > 0) {
+    text += ", shared with them " + mebibytes(plan.processes.shared_bytes);
   }
   if (plan.constraint_bytes > 0) {
     text += ", constraints of responses " + mebibytes(plan.constraint_bytes);
@@ -109,7 +115,7 @@ MemoryPlan make_memory_plan(const engines::ModelFiles& model,
   plan.stream_bytes = load.stream_bytes;
   plan.best_bytes = load.keeps_best ? plan.engine.published_bytes : 0;
   plan.constraint_bytes = load.constraint_bytes;
-  plan.processes_bytes = load.processes_bytes;
+  plan.processes = load.processes;
   if (!load.engine.shares_base) {
     const std::int64_t used =
         load.program_bytes.has_value() ? *load.program_bytes : program_bytes().value_or(0);

@@ -46,6 +46,16 @@ struct MemoryBudgets {
 /// Writes `budgets` to `runtime`.
 void apply(const MemoryBudgets& budgets, engines::RuntimeOptions& runtime) noexcept;
 
+/// The memory of a run's other processes, and what they share with the process of the run.
+struct ProcessesMemory {
+  std::int64_t rollout_bytes = 0;  // of all rollout processes
+  std::int64_t reward_bytes = 0;   // of all reward processes
+  std::int64_t shared_bytes = 0;   // weights and cells in shared memory, once
+  [[nodiscard]] std::int64_t total() const noexcept {
+    return rollout_bytes + reward_bytes + shared_bytes;
+  }
+};
+
 /// The memory of a run, by part: an upper bound or the expected peak. Units: bytes.
 struct MemoryPlan {
   engines::MemoryEstimate engine;
@@ -57,11 +67,11 @@ struct MemoryPlan {
   std::int64_t best_bytes = 0;    // the best weights, with `eval.keep_best`
   /// Constraints of responses that a server keeps compiled.
   std::int64_t constraint_bytes = 0;
-  std::int64_t processes_bytes = 0;  // of the run's other processes
-  std::string note;                  // what the plan leaves out, and why; empty: nothing
+  ProcessesMemory processes;
+  std::string note;  // what the plan leaves out, and why; empty: nothing
   [[nodiscard]] std::int64_t total() const noexcept {
     return program_bytes + engine.total() + stream_bytes + best_bytes + constraint_bytes +
-           processes_bytes;
+           processes.total();
   }
 };
 
@@ -77,7 +87,7 @@ struct RunLoad {
   std::int64_t stream_bytes = 0;
   bool keeps_best = false;  // `eval.keep_best`
   std::int64_t constraint_bytes = 0;
-  std::int64_t processes_bytes = 0;  // of the run's other processes
+  ProcessesMemory processes = {};
   /// Memory that the process uses before the run. Without it, the plan measures it.
   std::optional<std::int64_t> program_bytes = {};
 };

@@ -38,11 +38,13 @@ void describe(Schema<RewardPlacement>& s) {
   s.field("processes", &RewardPlacement::processes,
           "Processes that score responses; 0: the process of the run does. A process that dies is "
           "started again.")
-      .range(0, kMaxRewardProcesses);
+      .range(0, kMaxRewardProcesses)
+      .also_called({"num_processes"});
   s.field("workers", &RewardPlacement::workers,
           "Workers in all these processes together, each of which scores with its own reward. "
           "Default: one for each process.")
-      .range(1, 256);
+      .range(1, 256)
+      .also_called({"num_workers"});
   s.field("transport", &RewardPlacement::transport,
           "How the processes exchange messages with the process of the run.");
   s.check("workers", [](const RewardPlacement& o) {
@@ -54,7 +56,8 @@ void describe(Schema<RolloutPlacement>& s) {
   s.field("processes", &RolloutPlacement::processes,
           "Processes that generate responses, each with the whole model and `rollout.workers` "
           "workers; 0: the process of the run does. A process that dies is started again.")
-      .range(0, kMaxRolloutProcesses);
+      .range(0, kMaxRolloutProcesses)
+      .also_called({"allocation_mode", "rollout_num_gpus"});
   s.field("transport", &RolloutPlacement::transport,
           "How the processes exchange messages with the process of the run.");
 }

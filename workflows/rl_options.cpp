@@ -107,6 +107,15 @@ void add_rules(Schema<RlOptions>& s) {
                  "version"
                : "";
   });
+  const std::string unused = "has no effect with processes: 0";
+  s.warn("placement.rollout.transport", [unused](const RlOptions& o) {
+    const RolloutPlacement& role = o.placement.rollout;
+    return role.processes == 0 && role.transport != TransportChoice::kAuto ? unused : "";
+  });
+  s.warn("placement.reward.transport", [unused](const RlOptions& o) {
+    const RewardPlacement& role = o.placement.reward;
+    return role.processes == 0 && role.transport != TransportChoice::kAuto ? unused : "";
+  });
 }
 
 }  // namespace
@@ -194,7 +203,8 @@ void describe(Schema<StalenessOptions>& s) {
           "Maximum staleness of a token: the version that a batch is trained at, minus the version "
           "that sampled the token; 0: rollout and training alternate.")
       .range(0, 1000)
-      .unit("versions");
+      .unit("versions")
+      .also_called({"max_head_offpolicyness"});
   s.field("policy", &StalenessOptions::policy, "Which groups the trainer takes next.");
   s.field("schedule", &StalenessOptions::schedule, "Which version generates each batch.");
 }

@@ -52,9 +52,9 @@ using PeerMessagePtr = std::shared_ptr<const PeerMessage>;
 
 /// The messages between the actors of this process and another process.
 ///
-/// Messages that find no room wait in the port, in their order, until there is some. A call that
-/// waits for room, too, fails at its deadline, and is then not sent. A port that was opened is
-/// closed before it is destroyed.
+/// Messages wait in the port, in their order, until there is room to send them. A call that waits
+/// fails at its deadline and is then never sent. The owner must close a port that was opened before
+/// it destroys it.
 /// Threads: safe to call concurrently.
 class PeerPort final : public transport::PeerLinkListener,
                        public std::enable_shared_from_this<PeerPort> {
@@ -66,8 +66,9 @@ public:
   /// How much may wait for room. A peer that lets more wait has its link ended. Units: bytes.
   static constexpr std::uint64_t kMaxWaitingBytes = std::uint64_t{512} << 20U;
 
-  /// Takes what a user should know about the other process, such as " is not heard ...", which
-  /// follows its name. Called by threads of the link; must not use the port.
+  /// Receives the second part of a line for the user, such as " has not been heard for 5 s: ...",
+  /// which follows the name of the other process. Called by threads of the link; must not use the
+  /// port.
   using Log = std::function<void(const std::string& fact)>;
 
   /// `clock` outlives the port. `log` may be empty.
@@ -89,9 +90,9 @@ public:
   /// It also decodes a reply whose call has failed, and then drops the content. So what a message
   /// has lent is returned, whether an actor waits for it or not.
   void set_decoder(MessageKind kind, Decoder decoder);
-  /// Closes the link, and returns once it is destroyed. Calls without a reply fail with
-  /// `kUnavailable` and this reason, unless the link has ended before. Not from inside a call of
-  /// the link.
+  /// Closes the link, and returns once it is destroyed, for which it waits until calls of the link
+  /// in progress have returned. Calls without a reply fail with `kUnavailable` and this reason,
+  /// unless the link has ended before. Not from inside a call of the link.
   void close(const std::string& reason);
 
   /// Sends a request and returns its number among the calls of this port, which is

@@ -6,9 +6,9 @@
 //   roster -> serving proxy     == Snapshot ==>     serving gate -> device
 //   remote workers -> remote device -> gate ======> worker host -> workers, which use the device
 //
-// A process opens its device when it starts. The device then joins the run, for which it loads the
-// weights that the run serves. Only then do workers of the process start, so that they generate
-// with weights of the run.
+// A process opens its device when the process of the run asks for it. The device then joins the
+// run, for which it loads the weights that the run serves. Only then do workers of the process
+// start, so that they generate with weights of the run.
 #pragma once
 
 #include <chrono>
@@ -37,13 +37,15 @@ inline constexpr Duration kDeviceStartDeadline = std::chrono::minutes(10);
 /// REMOTE DEVICE: opens the device of another process and has it join the run. The workers that it
 /// is asked to start begin once the device has joined. It ends when the process or its device ends
 /// or the device is quarantined, with the reason, and the requests that wait then fail. The code is
-/// `kUnavailable`, but that of the failure if the process cannot open the device.
+/// `kUnavailable`, or that of the failure if the process cannot open the device, unless
+/// `RemoteDeviceDeps::end_reason` chooses another.
 using RemoteDeviceActor = WorkerStarterActor::extend<
     // The process has opened its device, or not.
     caf::reacts_to<atom::deliver, PeerMessagePtr>,
-    // Lets the device leave the run, once its workers have ended. It then ends.
+    // Removes the device from the run and then ends. Requires that all of its workers have ended.
     caf::reacts_to<atom::leave>,
-    // The run uses the device no more, so its process must end: its workers would use it still.
+    // The device was quarantined. Its process must end, because its workers would otherwise
+    // continue to use it.
     caf::reacts_to<atom::quarantine, QuarantinedDevice>>;
 
 /// Dependencies of a remote device.
@@ -72,7 +74,7 @@ inline constexpr Duration kDeviceWorkerStartDeadline =
 
 /// DEVICE HOST: opens the device of this process when the process of the run asks for it.
 using DeviceHostActor = PeerListenerActor::extend<
-    // The port has opened the device.
+    // The work port has opened the device.
     caf::reacts_to<atom::worked>>;
 
 /// A device that was opened.

@@ -33,7 +33,8 @@ namespace tidemill::actors {
 /// How long a process may take to start a worker, which may include the start of the process.
 inline constexpr Duration kWorkerStartDeadline = std::chrono::minutes(5);
 
-/// Holds since when the workers of a process wait for rows, and why, for display.
+/// Records how long each worker of a process has been waiting for rows, and what the stream waits
+/// for, for display.
 ///
 /// Threads: safe to call concurrently.
 class WorkerWaits {
@@ -51,6 +52,8 @@ public:
   void end(const std::string& worker);
   /// Returns the wait that began first, if any.
   [[nodiscard]] std::optional<Wait> longest() const;
+  /// Returns how many workers are waiting.
+  [[nodiscard]] std::uint32_t num_waiting() const;
 
 private:
   mutable std::mutex mutex_;
@@ -81,7 +84,8 @@ struct WorkerGateDeps {
   /// gate is killed. May be empty.
   std::function<void(const Status&)> on_end;
   std::shared_ptr<WorkerWaits> waits = nullptr;  // written by the gate; may be null
-  std::function<void()> on_ready = {};           // called when its first worker runs; may be empty
+  /// Called when the first worker of the process runs. May be empty.
+  std::function<void()> on_ready = {};
   /// Called after `on_end`. Returns the failure with which the gate ends, from the reason. Empty:
   /// it ends with the reason.
   std::function<Status(const Status&)> end_reason = {};
@@ -91,7 +95,8 @@ struct WorkerGateDeps {
 /// Spawns a worker gate. The caller then opens the port for it.
 [[nodiscard]] WorkerGateActor spawn_worker_gate(caf::actor_system& system, WorkerGateDeps deps);
 
-/// Spawns an actor that stands for the worker `worker`, which `starter` starts within `deadline`.
+/// Spawns an actor that stands for the worker `worker` and has `starter` start it. If `starter` has
+/// not replied some seconds after `deadline`, the actor ends with `kTimeout`.
 [[nodiscard]] RemoteWorkerActor spawn_remote_worker(caf::actor_system& system,
                                                     const WorkerStarterActor& starter,
                                                     StartWorker worker,
@@ -112,8 +117,9 @@ using OpenRowMemory =
 /// Dependencies of a worker host.
 struct WorkerHostDeps {
   std::shared_ptr<PeerPort> port;  // closed when the host ends
-  /// Makes the worker of this kind and number. Called by the host. Must not block. Errors: any; the
-  /// start then fails with it, and `kNotFound` counts as `kInvalidArgument`, which ends the run.
+  /// Makes the worker of this kind and number. Called by the host. Must not block. If it fails, the
+  /// start fails with the same error, except that `kNotFound` becomes `kInvalidArgument`, which
+  /// ends the run.
   std::function<Result<WorkerSpec>(const std::string& kind, std::uint32_t number)> make_worker;
   /// Called once by the host, with the reason, when the link has ended or the host was told to end.
   /// Not called if the host is killed. Must not be empty.

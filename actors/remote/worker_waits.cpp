@@ -29,4 +29,9 @@ std::optional<WorkerWaits::Wait> WorkerWaits::longest() const {
   return first == waits_.end() ? std::nullopt : std::optional(first->second);
 }
 
+std::uint32_t WorkerWaits::num_waiting() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<std::uint32_t>(waits_.size());
+}
+
 }  // namespace tidemill::actors

@@ -106,7 +106,10 @@ TableRow row_of(const Look& before, const Json& process, double seconds) {
       fixed_text(rate(earlier, process, "sent_bytes", "received_bytes", seconds) / 1024.0, 1));
   row.push_back(fixed_text(number_of(&process, "credit_used_bytes") / 1024.0, 1));
   row.push_back(fixed_text(number_of(&process, "queued_bytes") / 1024.0, 1));
-  row.push_back(waiting == kNone ? kNone : waiting + " (" + fixed_text(waited, 1) + " s)");
+  row.push_back(waiting == kNone
+                    ? kNone
+                    : text_of(process, "waiting_workers") + " of " + text_of(process, "workers") +
+                          ": " + waiting + " (" + fixed_text(waited, 1) + " s)");
   return row;
 }
 
@@ -143,7 +146,7 @@ public:
     if (run_.empty()) {
       runs = running();
       if (runs.empty()) {
-        return {Errc::kNotFound, "runs: no run with several processes is in progress here"};
+        return {Errc::kUnavailable, "runs: no run with several processes is in progress here"};
       }
     } else {
       TIDEMILL_ASSIGN_OR_RETURN(runs.emplace_back(), find_run(run_));

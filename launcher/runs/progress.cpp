@@ -25,6 +25,12 @@ std::string row(const char* format, Values... values) {
   return text;
 }
 
+// A rate below 100 has a decimal.
+std::string rate_text(double count, double seconds) {
+  const double rate = seconds > 0.0 ? count / seconds : 0.0;
+  return row(rate > 0.0 && rate < 99.95 ? "%8.1f" : "%8.0f", rate);
+}
+
 }  // namespace
 
 std::string duration_text(Duration duration) {
@@ -127,12 +133,12 @@ void Progress::show_rollouts(const actors::StepRecord& record) {
     has_head_ = true;
   }
   const double seconds = metric(record, "wait_seconds") + metric(record, "train_seconds");
-  const double rate = seconds > 0.0 ? metric(record, "response_tokens") / seconds : 0.0;
   const std::string held_out = eval_reward_.has_value() ? row("%7.3f", *eval_reward_) : "      -";
-  out_ << row("%6llu  %7.3f  %s  %7.2f  %8.2f  %8.0f  %9.2f  %9s\n",
+  out_ << row("%6llu  %7.3f  %s  %7.2f  %8.2f  %s  %9.2f  %9s\n",
               static_cast<unsigned long long>(record.step), metric(record, "reward_mean"),
               held_out.c_str(), metric(record, "wait_seconds"), metric(record, "train_seconds"),
-              rate, metric(record, "staleness_mean"), time_left(record.step).c_str())
+              rate_text(metric(record, "response_tokens"), seconds).c_str(),
+              metric(record, "staleness_mean"), time_left(record.step).c_str())
        << std::flush;
 }
 
@@ -142,13 +148,13 @@ void Progress::show_supervised(const actors::StepRecord& record) {
     has_head_ = true;
   }
   const double seconds = metric(record, "train_seconds");
-  const double rate = seconds > 0.0 ? metric(record, "batch_tokens") / seconds : 0.0;
   const std::string held_out = eval_loss_.has_value() ? row("%9.5f", *eval_loss_) : "        -";
   unshown_eval_.reset();
-  out_ << row("%6llu  %8.5f  %s  %13.4f  %13.3g  %8.0f  %9s\n",
+  out_ << row("%6llu  %8.5f  %s  %13.4f  %13.3g  %s  %9s\n",
               static_cast<unsigned long long>(record.step), metric(record, "loss"),
               held_out.c_str(), metric(record, "gradient_norm"), metric(record, "learning_rate"),
-              rate, time_left(record.step).c_str())
+              rate_text(metric(record, "batch_tokens"), seconds).c_str(),
+              time_left(record.step).c_str())
        << std::flush;
 }
 

@@ -243,6 +243,11 @@ TEST_F(LoadTest, WarnsOfKeysThatDoNotGoTogether) {
               ElementsAre("run.yaml:4: staleness.schedule: has no effect with staleness.max: 0, "
                           "where every batch already has a fixed version"));
   EXPECT_THAT(warnings("staleness: {schedule: fixed, max: 1}\n"), IsEmpty());
+  EXPECT_THAT(
+      warnings("placement:\n  rollout: {transport: shm}\n  reward: {transport: zmq}\n"),
+      ElementsAre("run.yaml:5: placement.rollout.transport: has no effect with processes: 0",
+                  "run.yaml:6: placement.reward.transport: has no effect with processes: 0"));
+  EXPECT_THAT(warnings("placement: {rollout: {processes: 1, transport: shm}}\n"), IsEmpty());
   EXPECT_THAT(warnings("executor: {priority: train, train_weight: 2}\n"),
               ElementsAre("run.yaml:4: executor.priority: overrides train_weight, which then has "
                           "no effect"));

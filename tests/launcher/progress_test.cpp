@@ -106,24 +106,24 @@ TEST_F(ProgressTest, ALineAboutProcessesPrecedesARowIfItHasChanged) {
 
 TEST_F(ProgressTest, TheTableOfRolloutsShowsMeanRewards) {
   progress_.begin(4);
-  const auto train = [](double reward) {
+  const auto train = [](double reward, double response_tokens = 1234.0) {
     return std::map<std::string, double>{{"reward_mean", reward},
                                          {"wait_seconds", 0.25},
                                          {"train_seconds", 0.75},
-                                         {"response_tokens", 1234.0},
+                                         {"response_tokens", response_tokens},
                                          {"staleness_mean", 0.5}};
   };
   show("train", 1, train(-0.5));
   show("eval", 1, {{"eval_mean_at_k", -1.0}, {"eval_prompts", 2.0}, {"eval_samples", 1.0}});
   show("train", 2, train(1.194));
   show("eval", 2, {{"eval_failed", 2.0}, {"eval_prompts", 2.0}, {"eval_samples", 1.0}});
-  show("train", 4, train(1.0));
+  show("train", 4, train(1.0, 3.25));
   EXPECT_EQ(out_.str(),
             "          mean reward       seconds per step\n"
             "  step    train     eval  waiting  training  tokens/s  staleness  time left\n"
             "     1   -0.500        -     0.25      0.75      1234       0.50          -\n"
             "     2    1.194   -1.000     0.25      0.75      1234       0.50         4s\n"
-            "     4    1.000        -     0.25      0.75      1234       0.50         0s\n");
+            "     4    1.000        -     0.25      0.75       3.2       0.50         0s\n");
 }
 
 TEST_F(ProgressTest, TheEvaluationColumnShowsTheLastEvaluation) {

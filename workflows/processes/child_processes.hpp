@@ -16,9 +16,9 @@ namespace tidemill::workflows {
 struct ChildProgram {
   std::string program;                 // a path
   std::vector<std::string> arguments;  // without the program's name
-  /// Takes lines that the process has written to stdout or stderr, each at most
-  /// `ChildProcesses::kMaxLineBytes` long, as printable text. Called by a thread of the object that
-  /// has started the process, before `OnExit`. May be empty.
+  /// Takes the lines that the process has written to stdout or stderr, but no empty ones, each at
+  /// most `ChildProcesses::kMaxLineBytes` long, as printable text. Called by a thread of the object
+  /// that has started the process, before `OnExit`. May be empty.
   std::function<void(const std::vector<std::string>& lines)> on_lines = {};
 };
 
@@ -26,13 +26,13 @@ struct ChildProgram {
 struct ChildEnd {
   std::string how;          // "exit status 3", "killed by signal 9 (Killed)", why it did not start
   std::string last_line;    // the last one that it has written; empty: none
-  std::uint64_t lines = 0;  // that it has written
+  std::uint64_t lines = 0;  // that it has written, without empty ones
   bool started = false;
 };
 
 /// Child processes, each in a process group of its own, so that Ctrl-C does not reach them. A
-/// program that calls `begin_worker_process` is killed when this object or its process is gone. A
-/// process never waits for its output to be taken: what does not fit into its pipe is lost.
+/// program that calls `begin_worker_process` is killed when this object is destroyed or its process
+/// exits. Writes of a child never block: output that does not fit in its pipe is lost.
 ///
 /// The destructor ends all processes and waits until they are gone.
 /// Threads: safe to call concurrently, except from inside `OnExit`.

@@ -33,8 +33,8 @@ namespace tidemill::workflows {
 /// The shared memory for cells of leased rows, unless an option says otherwise. Units: bytes.
 inline constexpr std::int64_t kRowMemoryBytes = std::int64_t{64} << 20U;
 
-/// Works for the run as a process of the role would, in a thread that has this address. Returns
-/// once `stop` asks for it, or the link to the run has ended, with the reason.
+/// Runs the role's workers on the calling thread, as a worker process at `address` would. Returns
+/// when `stop` asks for it, or with the reason when the link to the run has ended.
 using WorkInThread = std::function<Status(
     const std::string& role, const WorkerProcessAddress& address, const std::stop_token& stop)>;
 
@@ -45,7 +45,7 @@ struct LocalProcessesOptions {
   std::filesystem::path directory;
   WorkerProgram program;
   WorkInThread work_in_thread;  // for the transport "loopback"
-  /// Takes a line for the user: once for each role, which transport it uses and why.
+  /// Receives one line for each role, which names its transport and the reason.
   std::function<void(const std::string&)> inform;
   /// Takes a warning for the user.
   std::function<void(const std::string&)> warn;
@@ -59,7 +59,7 @@ struct LocalProcessesOptions {
 
 /// Shared memory of which buffers are lent to the processes of a run.
 ///
-/// Threads: one call at a time; the pool has rules of its own.
+/// Threads: one call at a time, except that the pool is safe to use concurrently.
 class LentMemory {
 public:
   /// `name` is that of the socket at which processes get the memory. `on_trouble` is as in
@@ -87,7 +87,8 @@ private:
   std::unique_ptr<transport::SegmentServer> server_;  // null: nothing was lent yet
 };
 
-/// Child processes or threads, and the addresses at which they reach this process.
+/// Child processes or threads, and the addresses at which they reach this process. The destructor
+/// ends them and waits until they are gone.
 class LocalProcesses final : public ProcessHub {
 public:
   explicit LocalProcesses(LocalProcessesOptions options);
@@ -135,7 +136,8 @@ private:
   WorkerThreads threads_;
 };
 
-/// Returns a connector to the process of the run. Errors: `kInvalidArgument`.
+/// Returns a connector to the process of the run. Errors: `kInvalidArgument` for an unknown
+/// transport.
 [[nodiscard]] Result<std::unique_ptr<transport::Connector>> connector_to(
     const WorkerProcessAddress& address);
 

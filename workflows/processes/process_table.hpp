@@ -22,8 +22,8 @@ namespace tidemill::workflows {
 /// The descriptors that a run keeps free for its own files, for the segments of rows, and for what
 /// ZeroMQ opens besides connections.
 inline constexpr std::int64_t kFilesOfTheRun = 128;
-/// The descriptors that a run needs for each of its processes: for its end, its output, its
-/// connection and the one after that, and the one for rows.
+/// The descriptors that a run needs for each of its processes: a pidfd, a pipe for its output, a
+/// connection, the connection that replaces it, and a socket for the memory of rows.
 inline constexpr std::int64_t kFilesPerProcess = 5;
 /// The same for a process with a device, which has another connection, for weights.
 inline constexpr std::int64_t kFilesPerDevice = kFilesPerProcess + 1;
@@ -31,12 +31,12 @@ inline constexpr std::int64_t kFilesPerDevice = kFilesPerProcess + 1;
 /// The size of a role.
 struct RoleSize {
   std::uint32_t processes = 0;                 // which the run has or should have
-  std::uint32_t max_processes = 0;             // as the memory allows
+  std::uint32_t max_processes = 0;             // at most kMax...Processes, less if memory is short
   std::int64_t files_each = kFilesPerProcess;  // descriptors that the run needs for each of them
-  bool limited_by_memory = false;              // otherwise no run has more
+  bool limited_by_memory = false;              // whether memory, not the constant, sets the maximum
 };
 
-/// A process of a run besides its own.
+/// A worker process of a run.
 struct ProcessReport {
   std::string name;  // such as "rollout process 0"
   std::string role;
@@ -44,12 +44,13 @@ struct ProcessReport {
   std::uint32_t starts = 0;  // how often it was started
   std::string transport;     // such as "shm"
   std::string reason;        // why that one
-  CoreList cores;            // empty: all of the run
+  CoreList cores;            // empty: none of its own
   std::uint32_t workers = 0;
   transport::PeerLinkStatus link;
   std::uint64_t queued_bytes = 0;  // of messages to it that wait for credit
-  std::string waiting_for;         // what its workers have waited for longest; empty: nothing
-  Duration waiting{0};             // how long
+  std::uint32_t waiting_workers = 0;
+  std::string waiting_for;  // what its workers have waited for longest; empty: nothing
+  Duration waiting{0};      // how long
 };
 
 /// The processes of one role.
@@ -75,9 +76,9 @@ class ProcessTable {
 public:
   /// Lets the run have processes of a role, up to `max_processes`.
   void add_role(const std::string& role, const RoleSize& size);
-  /// The group of the role in the present incarnation, which takes the place of the one before.
+  /// Sets the group of the role, replacing that of the previous incarnation.
   void set_group(const std::string& role, const std::weak_ptr<ProcessGroup>& group);
-  /// The supervisor, which is not kept alive.
+  /// Sets the supervisor. Holds no reference to it.
   void set_supervisor(const actors::SupervisorActor& supervisor);
 
   /// Returns the supervisor, or null if the run has ended.

@@ -31,7 +31,7 @@ double seconds(Duration duration) {
 
 const char* state_text(transport::PeerSession::State state) {
   switch (state) {
-    case transport::PeerSession::State::kDisconnected: return "broken";
+    case transport::PeerSession::State::kDisconnected: return "disconnected";
     case transport::PeerSession::State::kConnected: return "connected";
     case transport::PeerSession::State::kEnded: break;
   }
@@ -70,12 +70,22 @@ Json process_json(const ProcessReport& of) {
                       {"queued_bytes", count(of.queued_bytes)},
                       {"connection", state_text(of.link.state)},
                       {"problem", of.link.problem},
+                      {"waiting_workers", count(of.waiting_workers)},
                       {"waiting_for", of.waiting_for},
                       {"waiting_seconds", seconds(of.waiting)}};
 }
 
 Json error_json(const std::string& why) {
   return Json::Object{{"error", why}};
+}
+
+// The error of a query that may succeed later has a member that says so.
+Json error_json(const Status& why) {
+  Json::Object error{{"error", why.message()}};
+  if (why.code() == Errc::kUnavailable) {
+    error.push_back({"later", true});
+  }
+  return error;
 }
 
 Json scale(ProcessTable& table, const Json& query) {
@@ -88,7 +98,7 @@ Json scale(ProcessTable& table, const Json& query) {
   }
   const auto before = table.scale(*name, static_cast<std::uint32_t>(*number));
   return before.ok() ? Json(Json::Object{{"before", count(before.value())}})
-                     : error_json(before.status().message());
+                     : error_json(before.status());
 }
 
 // Says that queries cannot be accepted.
@@ -150,7 +160,8 @@ Result<Json> ask_run(const std::filesystem::path& directory, const Json& query) 
   TIDEMILL_ASSIGN_OR_RETURN(Json answer, parse_json(text.value()));
   if (const Json* error = answer.find("error"); error != nullptr) {
     const std::string* why = error->if_string();
-    return invalid_argument(why != nullptr ? *why : "the run has refused the query");
+    return Status(answer.find("later") != nullptr ? Errc::kUnavailable : Errc::kInvalidArgument,
+                  why != nullptr ? *why : "the run has refused the query");
   }
   return answer;
 }

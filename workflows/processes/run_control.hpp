@@ -4,7 +4,7 @@
 //
 // {"ask": "processes"} is answered with {"processes": [...]}, of which the first is the process of
 // the run. {"ask": "scale", "role": R, "processes": N} is answered with {"before": M}. A query that
-// is refused is answered with {"error": "..."}.
+// is refused is answered with {"error": "..."}, and with "later": true if it may succeed later.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ struct RunControlOptions {
 /// Returns what a run that is in progress answers.
 /// Errors: `kUnavailable` if no run with other processes is in progress in `directory`; `kTimeout`
 /// if it does not answer within seconds, after which it ignores the query; the error of the answer,
-/// as `kInvalidArgument`.
+/// as `kInvalidArgument`, or `kUnavailable` if the query may succeed later.
 [[nodiscard]] Result<Json> ask_run(const std::filesystem::path& directory, const Json& query);
 
 }  // namespace tidemill::workflows

@@ -19,8 +19,8 @@ namespace tidemill::workflows {
 class WorkerThreads {
 public:
   using Body = std::function<Status(const std::stop_token& stop)>;
-  /// Called once for each thread with what its body has returned, by that thread; or, if the system
-  /// starts no thread, by `start` with `kResourceExhausted`.
+  /// Called once for each thread with what its body has returned, by that thread; or, if the thread
+  /// cannot be created, by `start` with `kResourceExhausted`.
   using OnEnd = std::function<void(const Status& end)>;
 
   WorkerThreads() = default;

@@ -371,14 +371,14 @@ MemoryPlan rollout_process_plan(const RlOptions& options, const TrainedModel& mo
 
 // The memory of the run's other processes, and what they cost this one: the weights that were
 // published last, the memory of a free version and cells of leased rows are in shared memory.
-std::int64_t processes_bytes(const RlOptions& options, const MemoryPlan& rollout_process) {
+ProcessesMemory processes_memory(const RlOptions& options, const MemoryPlan& rollout_process) {
   const PlacementOptions& placement = options.placement;
   if (!has_processes(placement)) {
-    return 0;
+    return {};
   }
-  return placement.rollout.processes * rollout_process.total() +
-         2 * rollout_process.engine.published_bytes + kRowMemoryBytes +
-         placement.reward.processes * program_bytes().value_or(0);
+  return {placement.rollout.processes * rollout_process.total(),
+          placement.reward.processes * program_bytes().value_or(0),
+          2 * rollout_process.engine.published_bytes + kRowMemoryBytes};
 }
 
 // Returns the expected memory of a run whose upper bound is `maximum`.
@@ -395,7 +395,7 @@ MemoryPlan expected_plan(const RlOptions& options, const TrainedModel& model, co
       static_cast<std::uint64_t>(max_concurrent_rows(options) / options.rollout.group_size) *
       stream_options(options, opened.prompt_bytes).group_bytes);
   load.keeps_best = options.eval.common.keep_best;
-  load.processes_bytes = processes_bytes(options, opened.rollout_process);
+  load.processes = processes_memory(options, opened.rollout_process);
   return make_memory_plan(model.files, runtime, load);
 }
 
@@ -443,8 +443,8 @@ MemoryPlan max_memory_plan(const RlOptions& options, const TrainedModel& model, 
   RunLoad load{peak_load(options, facts_of(opened), longest_prompt),
                static_cast<std::int64_t>(std::min(stream.limit_bytes, groups * stream.group_bytes)),
                options.eval.common.keep_best};
-  load.processes_bytes =
-      processes_bytes(options, rollout_process_plan(options, model, opened, longest_prompt));
+  load.processes =
+      processes_memory(options, rollout_process_plan(options, model, opened, longest_prompt));
   const std::int64_t wanted = load.engine.train_tokens;
   engines::RuntimeOptions runtime = rl_runtime_options(options, model, 1);
   const auto plan_for = [&](engines::Recompute recompute, std::int64_t train_tokens) {
