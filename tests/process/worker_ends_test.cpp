@@ -113,36 +113,42 @@ TEST_F(WorkerEndsTest, AProcessThatNeverStartsIsGivenUpWithItsLastWords) {
 }
 
 // The same, but another process of the role serves the run.
-TEST_F(WorkerEndsTest, AProcessThatNeverStartsIsLeftOutWhileAnotherOneServes) {
-  folder_.write("run.yaml",
-                small_rl_run(kRun, std::string(kLongRun) +
-                                       "placement: {reward: {processes: 2, workers: 4}}\n"));
+class LeftOutProcessTest : public WorkerEndsTest,
+                           public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(LeftOutProcessTest, ComesBackWhenTheNumberIsSetAgain) {
+  const std::string role = GetParam();
+  folder_.write("run.yaml", small_rl_run(kRun, std::string(kLongRun) + "placement: {" + role +
+                                                   ": {processes: 2}}\n"));
   ProgramRun run(folder_.path(), tidemill({"run", "run.yaml"}));
-  ASSERT_TRUE(wait_until([&] { return workers_of(run, "reward").size() == 2; }, kHang));
+  ASSERT_TRUE(wait_until([&] { return workers_of(run, role).size() == 2; }, kHang));
   ASSERT_TRUE(run.wait_for_error_text("     1 "));
   const std::string configuration = read_file(run_folder() / "run.yaml");
   std::ofstream(run_folder() / "run.yaml") << "nothing: 1\n";
-  ::kill(workers_of(run, "reward")[0], SIGKILL);
+  ::kill(workers_of(run, role)[0], SIGKILL);
   ASSERT_TRUE(run.wait_for_error_text("the run goes on without this process"));
-  EXPECT_EQ(workers_of(run, "reward").size(), 1U);
+  EXPECT_EQ(workers_of(run, role).size(), 1U);
   std::ofstream(run_folder() / "run.yaml") << configuration;
-  const auto scaled = folder_.run({"scale", kRun, "reward=2"});
+  const auto scaled = folder_.run({"scale", kRun, role + "=2"});
   ASSERT_TRUE(scaled.has_value() && scaled->code == 0);
-  const auto connected = [&] {
+  const auto all_connected = [&] {
     const auto shown = folder_.run({"top", kRun, "--json"});
     const std::string text = shown.has_value() ? shown->out : "";
     const std::string sign = "\"connection\":\"connected\"";
     const std::size_t first = text.find(sign);
     return first != std::string::npos && text.find(sign, first + 1) != std::string::npos;
   };
-  EXPECT_TRUE(wait_until(connected, kHang));
+  EXPECT_TRUE(wait_until(all_connected, kHang));
   run.send(SIGINT);
   const auto ended = run.finish();
   ASSERT_TRUE(ended.has_value()) << "hangs";
   EXPECT_EQ(ended->code, 0) << ended->describe();
-  EXPECT_THAT(ended->err, HasSubstr("has failed to start 3 times in a row: exit status 2"));
+  EXPECT_EQ(lines_with(ended->err, "has failed to start 3 times in a row: exit status 2"), 1)
+      << ended->err;
   EXPECT_THAT(ended->err, Not(HasSubstr("restarting from the last commit")));
 }
+
+INSTANTIATE_TEST_SUITE_P(Roles, LeftOutProcessTest, ::testing::Values("reward", "rollout"));
 
 TEST_F(WorkerEndsTest, AProcessThatIsStoppedIsNamedOnceAndOnceMoreWhenItGoesOn) {
   folder_.write("run.yaml", small_rl_run(kRun, std::string(kLongRun) + kPlacement));
