@@ -57,7 +57,7 @@ void describe(Schema<RolloutPlacement>& s) {
           "Processes that generate responses, each with the whole model and `rollout.workers` "
           "workers; 0: the process of the run does. A process that dies is started again.")
       .range(0, kMaxRolloutProcesses)
-      .also_called({"allocation_mode", "rollout_num_gpus"});
+      .also_called({"num_processes", "allocation_mode", "rollout_num_gpus"});
   s.field("transport", &RolloutPlacement::transport,
           "How the processes exchange messages with the process of the run.");
 }

@@ -63,6 +63,11 @@ void add_rules(Schema<RlOptions>& s) {
   s.check("eval.every_steps", [](const RlOptions& o) {
     return o.eval.common.every_steps > 0 && o.data.eval.empty() ? "needs data.eval" : "";
   });
+  s.warn("data.eval", [](const RlOptions& o) {
+    return o.eval.common.every_steps == 0 && !o.data.eval.empty()
+               ? "is not used with eval.every_steps: 0"
+               : "";
+  });
   s.check("rollout.temperature", [](const RlOptions& o) {
     return o.rollout.temperature == 0 ? "must be above 0, or all samples of a group are equal" : "";
   });
@@ -179,7 +184,8 @@ void describe(Schema<RolloutOptions>& s) {
       .also_called({"stop_token_ids", "eos_token_id"});
   s.field("workers", &RolloutOptions::workers,
           "Number of rollout actors in each process that generates; all of them share its model.")
-      .range(1, 256);
+      .range(1, 256)
+      .also_called({"num_workers", "agent_num_workers"});
   s.field("kv_bytes", &RolloutOptions::kv_bytes,
           "Memory for cached keys and values, of rollout and training together. Without it, the "
           "memory plan reserves enough for all sequences that run at the same time, if "

@@ -34,6 +34,10 @@ void describe(Schema<SftOptions>& s) {
   s.check("eval.every_steps", [](const SftOptions& o) {
     return o.eval.every_steps > 0 && o.data.eval.empty() ? "needs data.eval" : "";
   });
+  s.warn("data.eval", [](const SftOptions& o) {
+    return o.eval.every_steps == 0 && !o.data.eval.empty() ? "is not used with eval.every_steps: 0"
+                                                           : "";
+  });
 }
 
 }  // namespace tidemill::workflows

@@ -115,8 +115,8 @@ void report(Self self, std::uint32_t num_refused, const std::string& last_reason
   }
   state.deps.log(
       state.deps.name + ": " + std::to_string(state.unreported) +
-      " samples without a reward, delivered up to stream.max_deliveries times; the last: " +
-      last_reason);
+      (state.unreported == 1 ? " sample" : " samples") +
+      " without a reward, delivered up to stream.max_deliveries times; the last: " + last_reason);
   state.reported = now;
   state.unreported = 0;
 }

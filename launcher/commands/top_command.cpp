@@ -109,7 +109,7 @@ TableRow row_of(const Look& before, const Json& process, double seconds) {
   row.push_back(waiting == kNone
                     ? kNone
                     : text_of(process, "waiting_workers") + " of " + text_of(process, "workers") +
-                          ": " + waiting + " (" + fixed_text(waited, 1) + " s)");
+                          " for " + fixed_text(waited, 1) + " s: " + waiting);
   return row;
 }
 

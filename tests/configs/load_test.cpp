@@ -49,6 +49,7 @@ reward: {kind: exact_match}
 algorithm: {name: grpo}
 staleness: {max: 1, policy: pace}
 train: {steps: 100, prompts_per_step: 16, learning_rate: 1e-4, adapter: {kind: lora, rank: 16}}
+eval: {every_steps: 20}
 checkpoint: {every_steps: 20}
 )";
   EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 20);
@@ -243,6 +244,13 @@ TEST_F(LoadTest, WarnsOfKeysThatDoNotGoTogether) {
               ElementsAre("run.yaml:4: staleness.schedule: has no effect with staleness.max: 0, "
                           "where every batch already has a fixed version"));
   EXPECT_THAT(warnings("staleness: {schedule: fixed, max: 1}\n"), IsEmpty());
+  const std::string unused = "run.yaml:3: data.eval: is not used with eval.every_steps: 0";
+  for (const char* workflow : {"rl", "sft"}) {
+    const std::string text =
+        "workflow: " + std::string(workflow) + "\nmodel: {path: m}\ndata: {train: t, eval: e}\n";
+    EXPECT_THAT(read(text).warnings, ElementsAre(unused)) << workflow;
+    EXPECT_THAT(read(text + "eval: {every_steps: 5}\n").warnings, IsEmpty()) << workflow;
+  }
   EXPECT_THAT(
       warnings("placement:\n  rollout: {transport: shm}\n  reward: {transport: zmq}\n"),
       ElementsAre("run.yaml:5: placement.rollout.transport: has no effect with processes: 0",

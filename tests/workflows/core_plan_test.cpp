@@ -21,20 +21,20 @@ std::string divided(int cores, int rollout, int reward) {
 
 TEST(CorePlan, EveryCoreBelongsToOneProcess) {
   EXPECT_EQ(divided(8, 2, 2),
-            "0-1 process of the run, 2-3 rollout process 0, 4-5 rollout process 1, "
-            "6 reward process 0, 7 reward process 1");
+            "process of the run: 0-1; rollout process 0: 2-3; rollout process 1: 4-5; reward "
+            "process 0: 6; reward process 1: 7");
   EXPECT_EQ(divided(9, 2, 1),
-            "0-3 process of the run, 4-5 rollout process 0, 6-7 rollout process 1, "
-            "8 reward process 0");
+            "process of the run: 0-3; rollout process 0: 4-5; rollout process 1: 6-7; reward "
+            "process 0: 8");
   EXPECT_EQ(divided(4, 0, 3),
-            "0 process of the run, 1 reward process 0, 2 reward process 1, 3 reward process 2");
-  EXPECT_EQ(divided(3, 2, 0), "0 process of the run, 1 rollout process 0, 2 rollout process 1");
+            "process of the run: 0; reward process 0: 1; reward process 1: 2; reward process 2: 3");
+  EXPECT_EQ(divided(3, 2, 0), "process of the run: 0; rollout process 0: 1; rollout process 1: 2");
 }
 
 TEST(CorePlan, WithFewCoresRewardsUseThoseOfTheRun) {
   EXPECT_EQ(divided(4, 2, 2),
-            "0-1 process of the run, 2 rollout process 0, 3 rollout process 1, "
-            "0-1 reward process 0, 0-1 reward process 1");
+            "process of the run: 0-1; rollout process 0: 2; rollout process 1: 3; reward process "
+            "0: 0-1; reward process 1: 0-1");
 }
 
 TEST(CorePlan, WithFewerCoresThanEnginesAllProcessesUseAll) {

@@ -69,10 +69,10 @@ std::string to_text(const CoreList& cores) {
 }
 
 std::string to_text(const CorePlan& plan) {
-  std::string text = to_text(plan.owner) + " process of the run";
+  std::string text = "process of the run: " + to_text(plan.owner);
   const auto add = [&text](const std::vector<CoreList>& processes, const std::string& role) {
     for (std::size_t i = 0; i < processes.size(); ++i) {
-      text += ", " + to_text(processes[i]) + " " + role + " process " + std::to_string(i);
+      text += "; " + role + " process " + std::to_string(i) + ": " + to_text(processes[i]);
     }
   };
   add(plan.rollout, "rollout");

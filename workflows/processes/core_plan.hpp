@@ -28,7 +28,7 @@ struct CorePlan {
 [[nodiscard]] CorePlan divide_cores(const CoreList& cores, int rollout_processes,
                                     int reward_processes);
 
-/// Returns the plan in one line, such as "0-3 process of the run, 4-5 rollout process 0".
+/// Returns the plan in one line, such as "process of the run: 0-3; rollout process 0: 4-5".
 [[nodiscard]] std::string to_text(const CorePlan& plan);
 /// Returns "0-3,6".
 [[nodiscard]] std::string to_text(const CoreList& cores);

@@ -87,6 +87,11 @@ std::int64_t rows_in_flight(const RlOptions& options, const RlFacts& facts) {
                   static_cast<std::int64_t>(facts.steps) * rows_of_step(options));
 }
 
+// The same of samples that the process of the run generates itself: none with rollout processes.
+std::int64_t own_rows_in_flight(const RlOptions& options, const RlFacts& facts) {
+  return options.placement.rollout.processes > 0 ? 0 : rows_in_flight(options, facts);
+}
+
 // Returns the number of responses of one evaluation, or 0 if the run has none.
 std::int64_t num_evaluated(const RlOptions& options, const RlFacts& facts) {
   const bool evaluates = options.eval.common.every_steps > 0;
@@ -130,7 +135,10 @@ std::int64_t add_training(const RlOptions& options, const RlFacts& facts,
 // generated with the initial weights. `micro` are the pages of a micro-batch, which exists only
 // after a batch has been generated.
 std::int64_t opening_pages(const RlOptions& options, const RlFacts& facts, std::int64_t micro) {
-  const std::int64_t rows = rows_in_flight(options, facts);
+  const std::int64_t rows = own_rows_in_flight(options, facts);
+  if (rows == 0) {
+    return micro;
+  }
   const std::int64_t response = options.rollout.max_new_tokens;
   Generated samples{rows / options.rollout.group_size, options.rollout.group_size,
                     std::min(facts.max_running, rows)};
@@ -148,6 +156,7 @@ std::int64_t evaluation_pages(const RlOptions& options, const RlFacts& facts, st
   }
   const std::int64_t response = options.rollout.max_new_tokens;
   const std::int64_t size = options.rollout.group_size;
+  const std::int64_t rows = own_rows_in_flight(options, facts) > 0 ? rows_of_step(options) : 0;
   Generated evals{facts.eval_prompts.count(), options.eval.samples,
                   std::min(facts.max_running, evaluated)};
   if (facts.steps <= static_cast<std::uint64_t>(options.eval.common.every_steps)) {
@@ -157,12 +166,11 @@ std::int64_t evaluation_pages(const RlOptions& options, const RlFacts& facts, st
   // soon, and no further sample starts before they are served. So these weights generate only the
   // samples that fit next to the evaluation. If the next weights wait for the evaluation or for the
   // samples, these weights generate all samples of the step.
-  const std::int64_t beside = std::min(facts.max_running - evals.running, rows_of_step(options));
+  const std::int64_t beside = std::min(facts.max_running - evals.running, rows);
   Generated samples{beside / size, size, beside / size * size};
   const bool alternate = options.staleness.max == 0;
   if (alternate || waits_for_evaluation(options, facts)) {
-    samples = {options.train.prompts_per_step, size,
-               std::min(facts.max_running, rows_of_step(options))};
+    samples = {rows / size, size, std::min(facts.max_running, rows)};
     evals.running = std::min(evaluated, facts.max_running - samples.running);
   }
   const std::int64_t of_evals = cached_pages(evals, facts.eval_prompts, response);
@@ -181,7 +189,7 @@ std::int64_t max_rollout_tokens(const RlOptions& options, std::int64_t running,
 
 // Adds the load of generation: all rows that may be in flight, and an evaluation at the same time.
 void add_generation(const RlOptions& options, const RlFacts& facts, engines::MemoryLoad& load) {
-  const std::int64_t rows = rows_in_flight(options, facts);
+  const std::int64_t rows = own_rows_in_flight(options, facts);
   const std::int64_t evaluated = num_evaluated(options, facts);
   const std::int64_t running = std::min(facts.max_running, rows + evaluated);
   // The samples of a prompt wait until the first of them has read it, and later samples overtake
@@ -218,7 +226,8 @@ engines::MemoryLoad peak_load(const RlOptions& options, const RlFacts& facts,
   load.prompt_tokens = size > 1 ? longest_prompt : 0;
   load.kept_tokens = kept_tokens(options, options.train.prompts_per_step * longest_prompt);
   const std::int64_t running =
-      std::min(facts.max_running, rows_in_flight(options, facts) + num_evaluated(options, facts));
+      std::clamp(own_rows_in_flight(options, facts) + num_evaluated(options, facts),
+                 std::int64_t{1}, facts.max_running);
   load.rollout_tokens = max_rollout_tokens(options, running, engines::StepBudget{}.tokens);
   const std::int64_t trained = std::min(load.train_tokens, groups * size);  // sequences
   const std::int64_t at_once =

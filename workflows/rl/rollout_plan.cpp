@@ -49,12 +49,13 @@ engines::RuntimeOptions rollout_runtime_options(const RlOptions& options, const 
 }
 
 MemoryPlan plan_rollout_process(const RlOptions& options, const TrainedModel& model,
-                                const RlFacts& facts, std::int64_t longest_prompt) {
+                                const RlFacts& facts, std::int64_t longest_prompt,
+                                std::optional<std::int64_t> kv_bytes) {
   engines::RuntimeOptions runtime = rollout_runtime_options(options, model, {});
   RunLoad load;
   load.engine = rollout_process_load(options, facts, longest_prompt);
   engines::set_budgets(model.files.config, load.engine, runtime);
-  runtime.kv_bytes = options.rollout.kv_bytes.value_or(runtime.kv_bytes);
+  runtime.kv_bytes = kv_bytes.value_or(options.rollout.kv_bytes.value_or(runtime.kv_bytes));
   return make_memory_plan(model.files, runtime, load);
 }
 

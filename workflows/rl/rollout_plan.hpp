@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "engines/runtime/runtime_options.hpp"
 #include "workflows/model_run.hpp"
@@ -26,8 +27,10 @@ namespace tidemill::workflows {
                                                               const MemoryBudgets& budgets);
 
 /// Returns the upper bound of the memory of one rollout process if the longest prompt has
-/// `longest_prompt` tokens.
+/// `longest_prompt` tokens. Without `kv_bytes`, its cache has the size that `rollout.kv_bytes`
+/// gives, or else room for all samples that may run at the same time.
 [[nodiscard]] MemoryPlan plan_rollout_process(const RlOptions& options, const TrainedModel& model,
-                                              const RlFacts& facts, std::int64_t longest_prompt);
+                                              const RlFacts& facts, std::int64_t longest_prompt,
+                                              std::optional<std::int64_t> kv_bytes = {});
 
 }  // namespace tidemill::workflows

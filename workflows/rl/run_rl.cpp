@@ -403,6 +403,11 @@ MemoryPlan expected_plan(const RlOptions& options, const TrainedModel& model, co
 // step is on policy.
 std::string recomputed_rows_note(const RlOptions& options, const TrainedModel& model,
                                  const RlRun& opened) {
+  if (options.placement.rollout.processes > 0 && options.staleness.max == 0 &&
+      options.train.minibatches == 1) {
+    return "training computes the rows of generation again, because rollout processes generate "
+           "them";
+  }
   const std::int64_t tokens = likely_load(options, facts_of(opened)).kept_tokens;
   if (tokens == 0 || opened.plans.expected.engine.generated_bytes > 0) {
     return "";
@@ -431,9 +436,10 @@ MemoryPlan shrink_cache(const TrainedModel& model, engines::RuntimeOptions runti
   return make_memory_plan(model.files, runtime, load);
 }
 
-// The plan of a run whose longest prompt has `longest_prompt` tokens.
+// The plan of a run whose longest prompt has `longest_prompt` tokens, with this plan of each of its
+// rollout processes.
 MemoryPlan max_memory_plan(const RlOptions& options, const TrainedModel& model, const RlRun& opened,
-                           std::int64_t longest_prompt) {
+                           std::int64_t longest_prompt, const MemoryPlan& rollout_process) {
   const engines::ModelConfig& config = model.files.config;
   const std::int64_t longest = longest_sequence(options, longest_prompt);
   // The rows that are admitted, and as many that wait to be put.
@@ -443,8 +449,7 @@ MemoryPlan max_memory_plan(const RlOptions& options, const TrainedModel& model, 
   RunLoad load{peak_load(options, facts_of(opened), longest_prompt),
                static_cast<std::int64_t>(std::min(stream.limit_bytes, groups * stream.group_bytes)),
                options.eval.common.keep_best};
-  load.processes =
-      processes_memory(options, rollout_process_plan(options, model, opened, longest_prompt));
+  load.processes = processes_memory(options, rollout_process);
   const std::int64_t wanted = load.engine.train_tokens;
   engines::RuntimeOptions runtime = rl_runtime_options(options, model, 1);
   const auto plan_for = [&](engines::Recompute recompute, std::int64_t train_tokens) {
@@ -472,6 +477,34 @@ MemoryPlan max_memory_plan(const RlOptions& options, const TrainedModel& model, 
              : shrink_cache(model, runtime, load, longest, plan, allowed);
 }
 
+struct MaxPlans {
+  MemoryPlan run;
+  MemoryPlan rollout_process;
+};
+
+// The plans of a run whose longest prompt has `longest_prompt` tokens. If they do not fit, rollout
+// processes cache less, too.
+MaxPlans max_memory_plans(const RlOptions& options, const TrainedModel& model, const RlRun& opened,
+                          std::int64_t longest_prompt) {
+  MaxPlans plans;
+  plans.rollout_process = rollout_process_plan(options, model, opened, longest_prompt);
+  plans.run = max_memory_plan(options, model, opened, longest_prompt, plans.rollout_process);
+  const std::int64_t excess = plans.run.total() - allowed_memory(options.run.device);
+  const std::int64_t processes = options.placement.rollout.processes;
+  if (excess <= 0 || processes == 0 || options.rollout.kv_bytes.has_value()) {
+    return plans;
+  }
+  const std::int64_t wanted = plans.rollout_process.budgets.kv_bytes;
+  const std::int64_t least =
+      engines::kv_bytes_for(model.files.config, rollout_runtime_options(options, model, {}),
+                            longest_sequence(options, longest_prompt) + engines::kPageTokens);
+  const std::int64_t smaller = wanted - (excess + processes - 1) / processes;
+  plans.rollout_process = plan_rollout_process(options, model, facts_of(opened), longest_prompt,
+                                               std::max(smaller, std::min(least, wanted)));
+  plans.run = max_memory_plan(options, model, opened, longest_prompt, plans.rollout_process);
+  return plans;
+}
+
 // Returns the lengths of the data that has the longest prompt.
 const actors::Lengths& longer_prompts(const RlRun& opened) {
   const bool in_eval = opened.eval_lengths.longest() > opened.prompt_lengths.longest();
@@ -483,13 +516,14 @@ const actors::Lengths& longer_prompts(const RlRun& opened) {
 Status plan_for_data(const RlOptions& options, const TrainedModel& model, RlRun& opened) {
   const actors::Lengths& prompts = longer_prompts(opened);
   const auto plan_for = [&](std::int64_t longest_prompt) {
-    return max_memory_plan(options, model, opened, longest_prompt);
+    return max_memory_plans(options, model, opened, longest_prompt).run;
   };
   const Status fits = check_longest_row(
       {prompts.longest(), prompts.longest_location(), "the prompt"}, options.run.device, plan_for);
   TIDEMILL_RETURN_IF_ERROR(opened.shares_base ? with_server_options(fits) : fits);
-  opened.plans.maximum = plan_for(prompts.longest());
-  opened.rollout_process = rollout_process_plan(options, model, opened, prompts.longest());
+  MaxPlans plans = max_memory_plans(options, model, opened, prompts.longest());
+  opened.plans.maximum = std::move(plans.run);
+  opened.rollout_process = std::move(plans.rollout_process);
   const engines::RuntimeOptions runtime = rl_runtime_options(options, model, 1);
   TIDEMILL_RETURN_IF_ERROR(
       check_cache(options, prompts,
