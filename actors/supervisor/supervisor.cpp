@@ -96,6 +96,7 @@ struct SupervisorState {
   std::optional<RunSummary> summary;  // set once the trainer is done
   bool stop_requested = false;
   bool cancelled = false;
+  bool told_full = false;  // that no worker could be added since the last one that was
 };
 
 using Self = SupervisorActor::stateful_pointer<SupervisorState>;
@@ -383,7 +384,9 @@ caf::result<WorkerStatus> add_worker(Self self, const std::string& kind) {
   if (state.table.workers().size() >= state.deps.max_workers) {
     const std::string why =
         "the run has " + std::to_string(state.deps.max_workers) + " workers, the maximum";
-    state.deps.log("no " + kind + " worker was added: " + why);
+    if (!std::exchange(state.told_full, true)) {
+      state.deps.log("no " + kind + " worker was added: " + why);
+    }
     return to_caf_error({Errc::kResourceExhausted, why});
   }
   const std::uint32_t number = next_number(state, kind);
@@ -392,6 +395,7 @@ caf::result<WorkerStatus> add_worker(Self self, const std::string& kind) {
     return to_caf_error(spec.status());
   }
   const std::string name = spec.value().name;
+  state.told_full = false;
   state.last_added[kind] = number;
   state.added.push_back({name, kind, number});
   start_worker(self, std::move(spec).value());

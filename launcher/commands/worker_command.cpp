@@ -2,7 +2,9 @@
 // `tidemill worker`: a process that a run has started. People do not call it, so it is hidden.
 #include <CLI/App.hpp>
 #include <filesystem>
+#include <span>
 
+#include "base/digest.hpp"
 #include "configs/load.hpp"
 #include "launcher/additions.hpp"
 #include "launcher/commands/commands.hpp"
@@ -42,6 +44,8 @@ public:
     app.add_option("--process", address_.process, "The number of this process in the run")
         ->required()
         ->type_name("N");
+    app.add_option("--configuration", configuration_, "The digest of the run's configuration")
+        ->type_name("DIGEST");
     app.add_option("--cores", cores_, "The cores on which it computes")->type_name("LIST");
     app.add_option("--owner", address_.owner, "The process id of the process of the run")
         ->required()
@@ -61,6 +65,12 @@ public:
     TIDEMILL_ASSIGN_OR_RETURN(const auto schema, run_schema(session));
     TIDEMILL_ASSIGN_OR_RETURN(const Resolved<configs::RunConfig> resolved,
                               configs::load_run_config(schema, (directory / "run.yaml").string()));
+    // The run and its processes must agree, also about those that start later.
+    const std::string text = configs::resolved_text(schema, resolved.value);
+    if (!configuration_.empty() && digest_bytes(std::as_bytes(std::span(text))) != configuration_) {
+      return invalid_argument((directory / "run.yaml").string() +
+                              ": is not the configuration with which the run started");
+    }
     const auto* rl = resolved.value.workflow.get<workflows::RlOptions>();
     if (rl == nullptr || (role_ != "reward" && role_ != "rollout")) {
       return invalid_argument("--role: this run has no role " + role_);
@@ -76,6 +86,7 @@ public:
 private:
   std::string run_;
   std::string role_;
+  std::string configuration_;
   std::string cores_;
   workflows::WorkerProcessAddress address_;
 };

@@ -6,11 +6,13 @@
 #include <filesystem>
 #include <functional>
 #include <ostream>
+#include <span>
 #include <string_view>
 #include <unistd.h>
 #include <utility>
 
 #include "actors/commit/checkpoint_commits.hpp"
+#include "base/digest.hpp"
 #include "base/files/file.hpp"
 #include "base/json/json.hpp"
 #include "base/text/mebibytes.hpp"
@@ -307,9 +309,9 @@ Status run_in_directory(const RunContext& context, RunLogSink& log_file, Session
                         RunStart& run_start) {
   HeldDirectoryFiles files(context.held, OnMove::kRefuse);
   TIDEMILL_RETURN_IF_ERROR(check_in_place(*context.held));
-  workflows::remove_socket_folder(context.directory);  // this process holds the run's lock
   TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<storage::CheckpointStore> opened,
                             open_store(context, files));
+  workflows::remove_socket_folder(context.directory);  // the store holds the lock of the run
   const std::shared_ptr<storage::CheckpointStore> store = std::move(opened);
   TIDEMILL_RETURN_IF_ERROR(log_file.check());
   for (const std::string& damage : store->damage()) {
@@ -348,8 +350,9 @@ Status run_in_directory(const RunContext& context, RunLogSink& log_file, Session
                                 session.additions.run,
                                 context.held,
                                 start.records};
-  run.worker_program =
-      workflows::WorkerProgram{"/proc/self/exe", {"worker", context.directory.string()}};
+  const std::string configuration = digest_bytes(std::as_bytes(std::span(context.config_text)));
+  run.worker_program = workflows::WorkerProgram{
+      "/proc/self/exe", {"worker", context.directory.string(), "--configuration", configuration}};
   run.on_processes = [&](std::function<std::string()> summary) {
     progress.set_processes(std::move(summary));
   };

@@ -148,6 +148,65 @@ TEST_P(LeftOutProcessTest, ComesBackWhenTheNumberIsSetAgain) {
   EXPECT_THAT(ended->err, Not(HasSubstr("restarting from the last commit")));
 }
 
+// A failure that would repeat ends no run that others serve.
+TEST_F(WorkerEndsTest, AModelThatDisappearsBeforeScalingLeavesTheRunAlone) {
+  std::filesystem::copy(TIDEMILL_MODEL_DIR, folder_.path() / "model");
+  std::string text = small_rl_run(kRun, std::string(kLongRun) + kPlacement);
+  text.replace(text.find(TIDEMILL_MODEL_DIR), std::string(TIDEMILL_MODEL_DIR).size(), "model");
+  folder_.write("run.yaml", text);
+  ProgramRun run(folder_.path(), tidemill({"run", "run.yaml"}));
+  ASSERT_TRUE(run.wait_for_error_text("rollout process 0 has joined"));
+  ASSERT_TRUE(run.wait_for_error_text("     1 "));
+  std::filesystem::rename(folder_.path() / "model", folder_.path() / "moved");
+  const auto scaled = folder_.run({"scale", kRun, "rollout=2"});
+  ASSERT_TRUE(scaled.has_value() && scaled->code == 0);
+  ASSERT_TRUE(run.wait_for_error_text("the run goes on without this process"));
+  run.send(SIGINT);
+  const auto ended = run.finish();
+  ASSERT_TRUE(ended.has_value()) << "hangs";
+  EXPECT_EQ(ended->code, 0) << ended->describe();
+}
+
+// The processes that start later would otherwise work with other settings than the first ones.
+TEST_F(WorkerEndsTest, AnEditedConfigurationStartsNoProcess) {
+  const std::string text =
+      small_rl_run(kRun, std::string(kLongRun) + "placement: {reward: {processes: 2}}\n");
+  folder_.write("run.yaml", text);
+  ProgramRun run(folder_.path(), tidemill({"run", "run.yaml"}));
+  ASSERT_TRUE(wait_until([&] { return workers_of(run, "reward").size() == 2; }, kHang));
+  ASSERT_TRUE(run.wait_for_error_text("     1 "));
+  const std::string configuration = read_file(run_folder() / "run.yaml");
+  std::ofstream(run_folder() / "run.yaml", std::ios::app) << "# a comment\n";
+  ::kill(workers_of(run, "reward")[0], SIGKILL);
+  ASSERT_TRUE(wait_until([&] { return workers_of(run, "reward").size() == 2; }, kHang));
+  std::string edited = configuration;
+  const std::string prompts = "prompts_per_step: 4";
+  ASSERT_NE(edited.find(prompts), std::string::npos) << edited;
+  edited.replace(edited.find(prompts), prompts.size(), "prompts_per_step: 5");
+  std::ofstream(run_folder() / "run.yaml") << edited;
+  ::kill(workers_of(run, "reward")[0], SIGKILL);
+  EXPECT_TRUE(run.wait_for_error_text(
+      "runs/victim/run.yaml: is not the configuration with which the run started"));
+  run.send(SIGINT);
+  const auto ended = run.finish();
+  ASSERT_TRUE(ended.has_value()) << "hangs";
+}
+
+TEST_F(WorkerEndsTest, ARefusedResumeOfALiveRunChangesNothing) {
+  folder_.write("run.yaml", small_rl_run(kRun, std::string(kLongRun) + kPlacement));
+  ProgramRun run(folder_.path(), tidemill({"run", "run.yaml"}));
+  ASSERT_TRUE(run.wait_for_error_text("     1 "));
+  const auto refused = folder_.run({"resume", kRun});
+  ASSERT_TRUE(refused.has_value()) << "hangs";
+  EXPECT_EQ(refused->code, 1) << refused->describe();
+  EXPECT_THAT(refused->err, HasSubstr("in use by process"));
+  const auto shown = folder_.run({"top", kRun});
+  ASSERT_TRUE(shown.has_value()) << "hangs";
+  EXPECT_EQ(shown->code, 0) << shown->describe();
+  run.send(SIGINT);
+  ASSERT_TRUE(run.finish().has_value()) << "hangs";
+}
+
 INSTANTIATE_TEST_SUITE_P(Roles, LeftOutProcessTest, ::testing::Values("reward", "rollout"));
 
 TEST_F(WorkerEndsTest, AProcessThatIsStoppedIsNamedOnceAndOnceMoreWhenItGoesOn) {

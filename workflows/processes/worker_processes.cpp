@@ -64,33 +64,6 @@ std::uint32_t early_ends_with(const Process& process) {
 // How long other processes may be unable to reach the run before that ends it.
 constexpr Duration kMaxTrouble = std::chrono::seconds(10);
 
-// Returns the failure with which the workers of a process that is lost end. It would repeat if the
-// process could not reach the run, or has ended too often before it was ready and `give_up` says
-// that the run needs it.
-Status end_of_workers(const ProcessHub& hub, const Process& process, const Status& why,
-                      const std::function<bool(const std::string& reason)>& give_up) {
-  const std::uint32_t early_ends = early_ends_with(process);
-  if (early_ends == 0 || (why.code() != Errc::kUnavailable && why.code() != Errc::kTimeout)) {
-    return why;
-  }
-  std::string reason = why.message();
-  if (const Status trouble = hub.trouble(Duration::zero()); !trouble.ok()) {
-    reason += "; the run cannot accept its processes: " + trouble.message();
-    if (!hub.trouble(kMaxTrouble).ok()) {
-      return {Errc::kResourceExhausted, reason};
-    }
-  }
-  if (early_ends < kMaxEarlyEnds) {
-    return {why.code(), reason};
-  }
-  if (const std::string context = process.name + ": "; reason.starts_with(context)) {
-    reason.erase(0, context.size());
-  }
-  reason = process.name + ": has failed to start " + std::to_string(early_ends) +
-           " times in a row: " + reason;
-  return {give_up(reason) ? Errc::kUnavailable : Errc::kResourceExhausted, reason};
-}
-
 // Returns how the process has ended, in words.
 std::string end_text(const Process& process, const ProcessEnd& end) {
   return end.how + (process.ready || !end.started ? "" : " before it was ready") +
@@ -254,19 +227,52 @@ private:
     return true;
   }
 
-  // Returns what chooses the failure with which the workers of the process end.
+  // Returns whether another process of the role has run a worker and still runs.
+  bool another_serves(const Process& process) {
+    const std::lock_guard lock(mutex_);
+    return std::ranges::any_of(processes_, [&](const auto& entry) {
+      return entry.first != process.index && entry.second->running && entry.second->ready;
+    });
+  }
+
+  // Returns the failure with which the workers of a process that is lost end. It would repeat if
+  // the process could not reach the run, or if the run needs the process, and that has failed in
+  // such a way or has ended too often before it was ready.
+  Status end_of_workers(const Process& process, const Status& why) {
+    const std::uint32_t early_ends = early_ends_with(process);
+    const bool may_pass = why.code() == Errc::kUnavailable || why.code() == Errc::kTimeout;
+    if (early_ends == 0 || (!may_pass && !another_serves(process))) {
+      return why;
+    }
+    std::string reason = why.message();
+    if (const Status trouble = hub_.trouble(Duration::zero()); !trouble.ok()) {
+      reason += "; the run cannot accept its processes: " + trouble.message();
+      if (!hub_.trouble(kMaxTrouble).ok()) {
+        return {Errc::kResourceExhausted, reason};
+      }
+    }
+    if (early_ends < kMaxEarlyEnds) {
+      return {Errc::kUnavailable, reason};
+    }
+    if (const std::string context = process.name + ": "; reason.starts_with(context)) {
+      reason.erase(0, context.size());
+    }
+    reason = process.name + ": has failed to start " + std::to_string(early_ends) +
+             " times in a row: " + reason;
+    if (!give_up(process)) {
+      return {Errc::kResourceExhausted, reason};
+    }
+    if (options_.log) {
+      options_.log(reason + "; the run goes on without this process");
+    }
+    return {Errc::kUnavailable, reason};
+  }
+
+  // Returns what calls `end_of_workers` for the process.
   std::function<Status(const Status&)> end_reason(const ProcessPtr& process) {
-    return [weak = weak_from_this(), &hub = hub_, process](const Status& why) {
-      return end_of_workers(hub, *process, why, [&](const std::string& reason) {
-        const auto self = weak.lock();
-        if (self == nullptr || !self->give_up(*process)) {
-          return false;
-        }
-        if (self->options_.log) {
-          self->options_.log(reason + "; the run goes on without this process");
-        }
-        return true;
-      });
+    return [weak = weak_from_this(), process](const Status& why) {
+      const auto self = weak.lock();
+      return self != nullptr ? self->end_of_workers(*process, why) : why;
     };
   }
 

@@ -51,7 +51,8 @@ struct WorkerProcessesOptions {
 /// remote workers end with the reason, and the next worker placed in it starts a replacement. A
 /// process that ends three times in a row before one of its workers has run is given up: its
 /// workers leave the run, until the number of processes is set again. If no other process of the
-/// role is running, the workers end with `kResourceExhausted` instead, which ends the run.
+/// role is running, the workers end with `kResourceExhausted` instead, which ends the run. If none
+/// serves, a failure that would repeat ends the run the first time.
 ///
 /// Destroying the last copy of the factory and of the specs that it has made ends the processes. It
 /// does not wait for them. `system` and `hub` must outlive these copies and the actors of
