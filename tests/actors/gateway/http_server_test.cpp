@@ -599,8 +599,8 @@ TEST_F(HttpServerTest, LimitsConnections) {
   RawClient one = client();
   RawClient two = client();
   one.send(kGet);
-  two.send(kGet);
   const ExchangeId first = next_request().exchange;
+  two.send(kGet);
   next_request();
   RawClient three = client();
   EXPECT_THAT(three.read_all(), StartsWith("HTTP/1.1 503 "));
