@@ -59,6 +59,14 @@ protected:
     }
   }
 
+  // Writes a long run, whose model is a copy in the folder that the test may move.
+  void write_run_with_copied_model() const {
+    std::filesystem::copy(TIDEMILL_MODEL_DIR, folder_.path() / "model");
+    std::string text = small_rl_run(kRun, std::string(kLongRun) + kPlacement);
+    text.replace(text.find(TIDEMILL_MODEL_DIR), std::string(TIDEMILL_MODEL_DIR).size(), "model");
+    folder_.write("run.yaml", text);
+  }
+
   static int lines_with(const std::string& text, const std::string& part) {
     std::istringstream lines(text);
     int count = 0;
@@ -73,10 +81,7 @@ protected:
 
 // A failure that would repeat ends the run at once, with its code.
 TEST_F(WorkerEndsTest, AModelThatDisappearsEndsTheRunWithOneLine) {
-  std::filesystem::copy(TIDEMILL_MODEL_DIR, folder_.path() / "model");
-  std::string text = small_rl_run(kRun, std::string(kLongRun) + kPlacement);
-  text.replace(text.find(TIDEMILL_MODEL_DIR), std::string(TIDEMILL_MODEL_DIR).size(), "model");
-  folder_.write("run.yaml", text);
+  write_run_with_copied_model();
   ProgramRun run(folder_.path(), tidemill({"run", "run.yaml"}));
   ASSERT_TRUE(run.wait_for_error_text("rollout process 0 has joined"));
   std::filesystem::rename(folder_.path() / "model", folder_.path() / "moved");
@@ -150,10 +155,7 @@ TEST_P(LeftOutProcessTest, ComesBackWhenTheNumberIsSetAgain) {
 
 // A failure that would repeat ends no run that others serve.
 TEST_F(WorkerEndsTest, AModelThatDisappearsBeforeScalingLeavesTheRunAlone) {
-  std::filesystem::copy(TIDEMILL_MODEL_DIR, folder_.path() / "model");
-  std::string text = small_rl_run(kRun, std::string(kLongRun) + kPlacement);
-  text.replace(text.find(TIDEMILL_MODEL_DIR), std::string(TIDEMILL_MODEL_DIR).size(), "model");
-  folder_.write("run.yaml", text);
+  write_run_with_copied_model();
   ProgramRun run(folder_.path(), tidemill({"run", "run.yaml"}));
   ASSERT_TRUE(run.wait_for_error_text("rollout process 0 has joined"));
   ASSERT_TRUE(run.wait_for_error_text("     1 "));
