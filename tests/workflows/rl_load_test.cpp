@@ -63,6 +63,20 @@ TEST(RlLoad, WithoutStalenessTrainingAndGenerationTakeTurns) {
   EXPECT_EQ(likely_load(options, {rows_of(10, 6), {}, 5}).kv_tokens, 16 * (2 * 4 * 1 + 2 * 1));
 }
 
+// Rollout processes generate the samples. Each of a step's eight samples takes a page in training.
+TEST(RlLoad, WithRolloutProcessesThisOneCachesOnlyMicroBatchesAndEvaluations) {
+  RlOptions options = small_run();
+  options.placement.rollout.processes = 2;
+  const engines::MemoryLoad load = likely_load(options, {rows_of(10, 6), {}, 5});
+  EXPECT_EQ(load.sampled_tokens, 0);
+  EXPECT_EQ(load.rollout_tokens, 0);
+  EXPECT_EQ(load.kv_tokens, 16 * 8);
+  options.eval.common.every_steps = 1;
+  const engines::MemoryLoad evaluated = likely_load(options, {rows_of(10, 6), rows_of(3, 6), 5});
+  EXPECT_EQ(evaluated.sampled_tokens, 3);
+  EXPECT_EQ(evaluated.kv_tokens, 16 * (8 + 3));
+}
+
 TEST(RlLoad, RowsAreKeptOnlyOnPolicy) {
   RlOptions options = small_run();
   const RlFacts facts{rows_of(10, 6), {}, 5};

@@ -84,6 +84,28 @@ TEST(RunPlans, TheCacheHasTheSizeOfItsKey) {
   EXPECT_EQ(plans_of(options).maximum.budgets.kv_bytes, 2 * chosen);
 }
 
+TEST(RunPlans, RolloutProcessesCacheLessIfTheRunWouldNotFit) {
+  RlOptions options = on_policy_run();
+  options.placement.rollout.processes = 2;
+  options.rollout.group_size = 16;
+  options.rollout.max_new_tokens = 48;
+  options.train.prompts_per_step = 32;
+  options.run.device.memory_bytes = std::int64_t{64} << 30U;
+  const MemoryPlan full = plans_of(options).maximum;
+  options.run.device.memory_bytes = full.total() - (std::int64_t{100} << 20U);
+  const MemoryPlan small = plans_of(options).maximum;
+  EXPECT_LE(small.total(), options.run.device.memory_bytes);
+  EXPECT_LT(small.processes.rollout_bytes, full.processes.rollout_bytes);
+  EXPECT_EQ(small.processes.shared_bytes, full.processes.shared_bytes);
+  EXPECT_THAT(to_text(small), HasSubstr(", rollout processes "));
+}
+
+TEST(RunPlans, SayWhyStepsWithRolloutProcessesAreComputedAgain) {
+  RlOptions options = on_policy_run();
+  options.placement.rollout.processes = 1;
+  EXPECT_THAT(plans_of(options).expected.note, HasSubstr("because rollout processes generate"));
+}
+
 TEST(RunPlans, MessagesAboutRowsNameTheKeyOfTheirFile) {
   SftOptions options;
   options.model.path = kExamples + "models/arithmetic";
