@@ -85,6 +85,9 @@ TEST(RunPlans, TheCacheHasTheSizeOfItsKey) {
 }
 
 TEST(RunPlans, RolloutProcessesCacheLessIfTheRunWouldNotFit) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the address sanitizer keeps freed memory, so that two plans differ by it";
+#endif
   RlOptions options = on_policy_run();
   options.placement.rollout.processes = 2;
   options.rollout.group_size = 16;
