@@ -112,15 +112,16 @@ void add_rules(Schema<RlOptions>& s) {
                  "version"
                : "";
   });
-  const std::string unused = "has no effect with processes: 0";
-  s.warn("placement.rollout.transport", [unused](const RlOptions& o) {
-    const RolloutPlacement& role = o.placement.rollout;
-    return role.processes == 0 && role.transport != TransportChoice::kAuto ? unused : "";
-  });
-  s.warn("placement.reward.transport", [unused](const RlOptions& o) {
-    const RewardPlacement& role = o.placement.reward;
-    return role.processes == 0 && role.transport != TransportChoice::kAuto ? unused : "";
-  });
+  const auto warn_of_transport = [&s](const char* name, auto PlacementOptions::*member) {
+    s.warn(std::string("placement.") + name + ".transport", [member](const RlOptions& o) {
+      const auto& role = o.placement.*member;
+      return role.processes == 0 && role.transport != TransportChoice::kAuto
+                 ? "has no effect with processes: 0"
+                 : "";
+    });
+  };
+  warn_of_transport("rollout", &PlacementOptions::rollout);
+  warn_of_transport("reward", &PlacementOptions::reward);
 }
 
 }  // namespace

@@ -40,8 +40,9 @@ inline constexpr Duration kWorkerStartDeadline = std::chrono::minutes(5);
 class WorkerWaits {
 public:
   struct Wait {
-    TimePoint since;     // by the clock of the actor system
-    std::string reason;  // what the stream waits for; empty: unknown yet
+    TimePoint since;            // by the clock of the actor system
+    std::string reason;         // what the stream waits for; empty: unknown yet
+    std::uint32_t workers = 1;  // that are waiting
   };
 
   /// Notes that the worker has asked for rows. Ignored if it is already waiting.
@@ -50,10 +51,8 @@ public:
   void set_reason(const std::string& worker, const std::string& reason);
   /// Notes that the worker has received rows or has ended.
   void end(const std::string& worker);
-  /// Returns the wait that began first, if any.
+  /// Returns the wait that began first, if any, with the number of all workers that are waiting.
   [[nodiscard]] std::optional<Wait> longest() const;
-  /// Returns how many workers are waiting.
-  [[nodiscard]] std::uint32_t num_waiting() const;
 
 private:
   mutable std::mutex mutex_;

@@ -26,12 +26,12 @@ std::optional<WorkerWaits::Wait> WorkerWaits::longest() const {
   const std::lock_guard lock(mutex_);
   const auto first =
       std::ranges::min_element(waits_, {}, [](const auto& wait) { return wait.second.since; });
-  return first == waits_.end() ? std::nullopt : std::optional(first->second);
-}
-
-std::uint32_t WorkerWaits::num_waiting() const {
-  const std::lock_guard lock(mutex_);
-  return static_cast<std::uint32_t>(waits_.size());
+  if (first == waits_.end()) {
+    return std::nullopt;
+  }
+  Wait wait = first->second;
+  wait.workers = static_cast<std::uint32_t>(waits_.size());
+  return wait;
 }
 
 }  // namespace tidemill::actors

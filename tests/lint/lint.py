@@ -164,8 +164,7 @@ def check_tidy(root, build):
                             *commands[str(root / name)]], None) for name in chosen], root)
 
 
-CHECKS = {"files": check_files, "format": check_format, "headers": check_headers,
-          "tidy": check_tidy}
+CHECKS = {"files": check_files, "format": check_format, "headers": check_headers, "tidy": check_tidy}
 
 
 def main():

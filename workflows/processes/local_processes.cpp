@@ -15,6 +15,10 @@
 namespace tidemill::workflows {
 namespace {
 
+constexpr std::size_t kMaxProcesses = kMaxRolloutProcesses + kMaxRewardProcesses;
+static_assert(kMaxProcesses <= transport::kMaxZmqConnections);
+static_assert(kMaxProcesses <= transport::kMaxSegmentReaders);
+
 // How much of the last line of a process goes into the message about its end. Units: bytes.
 constexpr std::size_t kMaxLastWords = 300;
 

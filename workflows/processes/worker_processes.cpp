@@ -17,7 +17,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <utility>
 
 #include <caf/all.hpp>
@@ -50,6 +49,7 @@ struct Process {
   std::uint32_t workers = 0;
   std::uint32_t early_ends = 0;  // of those before it, in a row: they have ended before being ready
   bool retiring = false;
+  bool given_up = false;
 };
 using ProcessPtr = std::shared_ptr<Process>;
 
@@ -137,9 +137,11 @@ public:
     const std::lock_guard lock(mutex_);
     const std::uint32_t before = std::exchange(count_, processes);
     std::uint32_t more = processes > before ? processes - before : 0;
-    for (const std::uint32_t index : std::exchange(given_up_, {})) {
-      processes_.at(index)->lost = false;  // its failures no longer count
-      more += index < processes ? 1 : 0;
+    for (const auto& [index, process] : processes_) {
+      if (std::exchange(process->given_up, false)) {
+        process->lost = false;  // its failures no longer count
+        more += index < std::min(before, processes) ? 1 : 0;
+      }
     }
     for (std::uint32_t i = 0; i < more * workers_each(); ++i) {
       caf::anon_send(supervisor, atom::add_v, options_.role);
@@ -184,8 +186,10 @@ private:
     for (const auto& [number, index] : placed_) {
       ++workers[index];
     }
-    for (const std::uint32_t index : given_up_) {
-      workers[index] = std::numeric_limits<std::uint32_t>::max();
+    for (const auto& [index, process] : processes_) {
+      if (process->given_up && index < count_) {
+        workers[index] = std::numeric_limits<std::uint32_t>::max();
+      }
     }
     const auto fewest = std::min_element(workers.begin(), workers.end());
     return placed_[worker] = static_cast<std::uint32_t>(fewest - workers.begin());
@@ -203,19 +207,27 @@ private:
     }
   }
 
+  // Returns whether another process of the role, which stays, is running and `state` holds for it.
+  // Requires the lock.
+  template <class State>
+  bool another_is(const Process& process, State state) {
+    return std::ranges::any_of(processes_, [&](const auto& entry) {
+      const auto& [index, other] = entry;
+      return index != process.index && index < count_ && other->running && state(*other);
+    });
+  }
+
   // Leaves a process out of the run, with its workers, which must not be placed again. Returns
   // false if no other process of the role is running.
-  bool give_up(const Process& process) {
+  bool give_up(Process& process) {
     const std::lock_guard lock(mutex_);
-    const bool needed = std::ranges::none_of(processes_, [&](const auto& entry) {
-      return entry.first != process.index && entry.first < count_ && entry.second->running;
-    });
     const SupervisorActor supervisor =
         options_.table != nullptr ? options_.table->supervisor() : SupervisorActor{};
-    if (needed || !supervisor || process.index >= count_) {
+    if (!supervisor || process.index >= count_ ||
+        !another_is(process, [](const Process& /*other*/) { return true; })) {
       return false;
     }
-    given_up_.insert(process.index);
+    process.given_up = true;
     for (auto placed = placed_.begin(); placed != placed_.end();) {
       if (placed->second != process.index) {
         ++placed;
@@ -230,15 +242,13 @@ private:
   // Returns whether another process of the role has run a worker and still runs.
   bool another_serves(const Process& process) {
     const std::lock_guard lock(mutex_);
-    return std::ranges::any_of(processes_, [&](const auto& entry) {
-      return entry.first != process.index && entry.second->running && entry.second->ready;
-    });
+    return another_is(process, [](const Process& other) { return other.ready.load(); });
   }
 
   // Returns the failure with which the workers of a process that is lost end. It would repeat if
   // the process could not reach the run, or if the run needs the process, and that has failed in
   // such a way or has ended too often before it was ready.
-  Status end_of_workers(const Process& process, const Status& why) {
+  Status end_of_workers(Process& process, const Status& why) {
     const std::uint32_t early_ends = early_ends_with(process);
     const bool may_pass = why.code() == Errc::kUnavailable || why.code() == Errc::kTimeout;
     if (early_ends == 0 || (!may_pass && !another_serves(process))) {
@@ -318,8 +328,8 @@ private:
     report.workers = process.workers;
     report.link = process.port->status();
     report.queued_bytes = process.port->waiting_bytes();
-    report.waiting_workers = process.waits->num_waiting();
     if (const auto wait = process.waits->longest(); wait.has_value()) {
+      report.waiting_workers = wait->workers;
       report.waiting_for = wait->reason.empty() ? "rows" : wait->reason;
       report.waiting = hub_.clock().now() - wait->since;
     }
@@ -452,7 +462,6 @@ private:
   std::mutex mutex_;  // of all below
   std::uint32_t count_;
   std::map<std::uint32_t, ProcessPtr> processes_;  // by index
-  std::set<std::uint32_t> given_up_;               // indices
   std::map<std::uint32_t, std::uint32_t> placed_;  // indices of processes, by worker
 };
 

@@ -72,13 +72,11 @@ std::int64_t rows_of_step(const RlOptions& options) {
 }
 
 // Returns how many tokens of a step training takes from generation instead of computing them again;
-// `prompts` of them are prompt tokens. It can only do so if a step trains on samples of its own
-// weights and changes the weights once, at its end, and if this process generates them.
+// `prompts` of them are prompt tokens. It can only do so on policy, if this process generates them.
 std::int64_t kept_tokens(const RlOptions& options, std::int64_t prompts) {
-  const bool on_policy = options.staleness.max == 0 && options.train.minibatches == 1 &&
-                         options.placement.rollout.processes == 0;
+  const bool kept = trains_on_policy(options) && options.placement.rollout.processes == 0;
   // The last token is sampled but never fed to the model.
-  return on_policy ? prompts + rows_of_step(options) * (options.rollout.max_new_tokens - 1) : 0;
+  return kept ? prompts + rows_of_step(options) * (options.rollout.max_new_tokens - 1) : 0;
 }
 
 // Returns the number of samples that may be in flight. A short run has no more than it trains.
@@ -203,6 +201,10 @@ void add_generation(const RlOptions& options, const RlFacts& facts, engines::Mem
 }
 
 }  // namespace
+
+bool trains_on_policy(const RlOptions& options) noexcept {
+  return options.staleness.max == 0 && options.train.minibatches == 1;
+}
 
 std::int64_t longest_sequence(const RlOptions& options, std::int64_t longest_prompt) {
   return longest_prompt + options.rollout.max_new_tokens;

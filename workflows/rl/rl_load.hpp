@@ -19,6 +19,10 @@ struct RlFacts {
   bool shares_base = false;        // `engines::MemoryLoad::shares_base`
 };
 
+/// Returns whether each step trains on samples of its own weights and changes the weights once, at
+/// its end. Training can then take over what generation in the same process computed.
+[[nodiscard]] bool trains_on_policy(const RlOptions& options) noexcept;
+
 /// Returns the largest load that the options allow if the longest prompt has `longest_prompt`
 /// tokens. Its `kv_tokens` are those that generation and training can use at a time when every
 /// response has full length.

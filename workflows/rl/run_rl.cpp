@@ -403,8 +403,7 @@ MemoryPlan expected_plan(const RlOptions& options, const TrainedModel& model, co
 // step is on policy.
 std::string recomputed_rows_note(const RlOptions& options, const TrainedModel& model,
                                  const RlRun& opened) {
-  if (options.placement.rollout.processes > 0 && options.staleness.max == 0 &&
-      options.train.minibatches == 1) {
+  if (options.placement.rollout.processes > 0 && trains_on_policy(options)) {
     return "training computes the rows of generation again, because rollout processes generate "
            "them";
   }

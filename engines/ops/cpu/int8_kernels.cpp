@@ -141,8 +141,8 @@ struct Int8Blocks {
     return rows > 0 ? 1 : 0;
   }
 #endif
-  [[maybe_unused]] static constexpr int kStreamLines =
-      0;  // measured: prefetching costs more than it saves
+  // Measured: prefetching costs more than it saves.
+  [[maybe_unused]] static constexpr int kStreamLines = 0;
   static constexpr std::int64_t kRowBytes = 1;
   static constexpr std::int64_t kPanelBytes = 1;
 
